@@ -55,8 +55,8 @@ class Lack:
 
 
 def lacks(plan: Plan, framework: str) -> Iterator[Lack]:
-    """Yield the sentences of `plan` that the framework called `framework` cannot run: their word is not in the
-    framework's row. Sentences that `realise as` itself fills in, and sentences over axes of one rank, do not count."""
+    """Yield a Lack for each sentence of `plan` with a word (a schedule, a dtype, ...) that `framework` cannot run. Two
+    kinds of sentences are skipped: those over axes of one rank, and those that `realise as` adds."""
     plan = without_axes_of_one(plan)
     own = plan.realise.cause if plan.realise else None
     for row in ROWS:
@@ -92,7 +92,7 @@ def _recompute(plan: Plan) -> Words:
 
 
 def _are_modules(plan: Plan) -> bool:
-    """True if the ops that the plan recomputes are whole modules of Megatron-Core."""
+    """True if the recomputed ops are exactly the ops of some modules of Megatron-Core (`recompute_modules`)."""
     chosen = _named(plan.model, plan.recompute.ops)
     return any(
         chosen == set().union(*(ops for words in modules.values() if (ops := _named(plan.model, words)) <= chosen))
@@ -113,15 +113,14 @@ def _overlap(plan: Plan) -> Words:
 
 
 def _offload(plan: Plan) -> Words:
-    """Yield the state (params, optimizer) that the plan offloads. Offloaded activations are left out, as the table does
-    not have them."""
+    """Yield the offloaded state (`params`, `optimizer`). The table has no rows for offloaded activations."""
     state = [(what, o.cause) for o in plan.offloads for what in o.what if what in ("params", "optimizer")]
     if state:
         yield ", ".join(n for n in ("params", "optimizer") if n in dict(state)), state[0][1]
 
 
 def _meeting(plan: Plan) -> Words:
-    """Yield how attention gets the keys of other ranks: by `ulysses`, by a method that passes keys, or by
+    """Yield the method of context parallelism in attention: `ulysses`, `ring` or another that passes keys, or
     `all_gather`."""
     kernel = plan.attention
     sequence = plan.axes_of("sequence")

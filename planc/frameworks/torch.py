@@ -1,6 +1,6 @@
-"""Scripts of one's own on torch's FSDP2 and DTensor: the head's output is replicated before a loss of torch's own,
-which is computed on the logits in the dtype that they have (`torch.nn.functional.cross_entropy`). FSDP2 has let go of
-every group of parameters by then (`reshard_after_forward`)."""
+"""The user's own training script on torch's FSDP2 and DTensor. The logits are replicated before the loss, which
+`torch.nn.functional.cross_entropy` computes in their dtype; FSDP2 has freed all gathered parameters by then
+(`reshard_after_forward`)."""
 
 from planc.ir.policy import Policy
 

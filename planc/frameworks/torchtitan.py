@@ -1,9 +1,9 @@
 """torchtitan: torch's own parallelism (FSDP2, DTensor, pipelining).
 
-It prefers cuDNN's attention on Blackwell alone (torchtitan/models/attention.py: from compute capability 10.0 on). Its
-selective checkpointing keeps every other `mm` and flash attention, not cuDNN's
-(torchtitan/distributed/activation_checkpoint.py). Its script for one node lets the allocator's segments grow
-(run_train.sh, `expandable_segments`), that for several does not (multinode_trainer.slurm).
+It uses cuDNN's attention only on Blackwell (torchtitan/models/attention.py: from compute capability 10.0 on). Selective
+checkpointing saves the output of every second `mm` and of flash attention, but not of cuDNN's attention
+(torchtitan/distributed/activation_checkpoint.py). The script for one node sets the allocator's `expandable_segments`
+(run_train.sh); the script for several nodes does not (multinode_trainer.slurm).
 """
 
 from planc.ir.model import Model
@@ -14,9 +14,9 @@ EVERY_OTHER = ("ffn.swiglu", "attention.k", "attention.out", "ffn.up")
 
 
 def by_list(model: Model, kernel: str) -> tuple[str, ...]:
-    """The ops of `model` that torch's list of saved ops leaves out: norms, sums and every other product of a block,
-    counted from the first; attention's core where its `kernel` is cuDNN's. No grouped product is on the list
-    (`_grouped_mm`), nor what orders tokens by expert: all between the router and the sum runs again."""
+    """Return the ops of `model` that selective checkpointing recomputes: norms, rotary embeddings, adds, the activation
+    and every second matmul of a block; the attention core if `kernel` is cuDNN's; all ops between the router and the
+    sum of the experts' outputs, because the list of saved ops has no grouped matmul (`_grouped_mm`)."""
     cheap = [op.name for op in model.block_ops if op.kind in ("norm", "rope", "add")]
     known = {op.name for op in model.block_ops}
     products = [n for n in EVERY_OTHER if n in known]

@@ -1,7 +1,7 @@
-"""The machine as a graph of links: chips, switches and cards, what a link carries each way, and what it waits.
+"""The machine as a graph of links between chips, switches and network cards, with each link's bandwidth and latency.
 
-`machine_links` makes it from a cluster; `planc.graph.networks` makes a networkx graph of it, and writes that in the
-formats of other tools. networkx is loaded by those functions alone: checking a plan needs none of it.
+`machine_links` builds it from a cluster. `planc.graph.networks` converts it to networkx and to file formats; only that
+module's functions import networkx, so checking a plan does not need it.
 """
 
 from planc.graph.from_cluster import machine_links

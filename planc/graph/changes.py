@@ -1,4 +1,4 @@
-"""A machine's graph with something otherwise than its hardware file says: what `--with` asks."""
+"""Applies the changes of `--with` (a slow link, a removed node, ...) to a machine's graph."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ SWITCHES = ("switch", "leaf", "spine")
 
 
 class ChangeError(ValueError):
-    """A change that the machine cannot have. `name` is the word that the machine does not have; `legal` are names that
-    it has."""
+    """A change that does not fit the machine. `name` is the unknown name in the change; `legal` are the machine's
+    names."""
 
     def __init__(self, message: str, name: str = "", legal: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -22,15 +22,14 @@ class ChangeError(ValueError):
 
 
 def changed(links: MachineLinks, changes: Iterable[Change]) -> MachineLinks:
-    """Return `links` after all `changes`, applied in order. Raises ChangeError if a change names something that the
-    machine does not have."""
+    """Return `links` after all `changes` (of `--with`), applied in order. Raises ChangeError for a change that does not
+    fit the machine, such as an unknown name."""
     for change in changes:
         links = CHANGES[change.kind](links, change)
     return links
 
 
 def _link(links: MachineLinks, change: Change) -> MachineLinks:
-    """Return the machine with one link slowed down or removed."""
     number = {v.name: i for i, v in enumerate(links.vertices)}
     for name in change.names:
         if name not in number:
@@ -46,7 +45,6 @@ def _link(links: MachineLinks, change: Change) -> MachineLinks:
 
 
 def _links(links: MachineLinks, change: Change) -> MachineLinks:
-    """Return the machine with all links of one name slowed down, or removed."""
     name, names = change.names[0], [kind.name for kind in links.kinds]
     if name not in names:
         raise ChangeError(f"`{name}` is no link of this machine", name, [*dict.fromkeys(names)])
@@ -73,8 +71,7 @@ def _rated(links: MachineLinks, numbers: Iterable[int], share: float) -> Machine
 
 
 def _host(links: MachineLinks, change: Change) -> MachineLinks:
-    """Return the machine without one node and its chips and cards. The ranks after the node move down to close the
-    gap."""
+    """Return the machine without one node, its chips and its cards. Later ranks are renumbered without a gap."""
     name = change.names[0]
     if name not in links.units:
         raise ChangeError(f"no node is called `{name}`", name, links.units)
@@ -85,7 +82,6 @@ def _host(links: MachineLinks, change: Change) -> MachineLinks:
 
 
 def _point(links: MachineLinks, change: Change) -> MachineLinks:
-    """Return the machine without one switch, network card or chip."""
     name = change.names[0]
     found = next((i for i, v in enumerate(links.vertices) if v.name == name), None)
     if found is None:
@@ -96,7 +92,7 @@ def _point(links: MachineLinks, change: Change) -> MachineLinks:
 
 
 def _apart_inside(symmetry: Symmetry | None) -> Symmetry | None:
-    """Return `symmetry` without exchanges of the chips in a node, for a machine whose nodes lose a card or a rail."""
+    """Return `symmetry` without permutations of chips in a node, for nodes that lost a card or a rail."""
     if symmetry is None:
         return None
     first, second, *others = symmetry.digits
@@ -105,8 +101,7 @@ def _apart_inside(symmetry: Symmetry | None) -> Symmetry | None:
 
 
 def _without(links: MachineLinks, lost: Sequence[int], symmetry: Symmetry | None = None) -> MachineLinks:
-    """Return the machine without the vertices `lost`. `symmetry` is the symmetry that remains, None if none is
-    known."""
+    """Return the machine without the vertices `lost`. `symmetry` is the symmetry that remains (None: none is known)."""
     gone, ranks = {*lost}, 0
     number: dict[int, int] = {}
     vertices: list[Vertex] = []
@@ -128,8 +123,8 @@ def _without(links: MachineLinks, lost: Sequence[int], symmetry: Symmetry | None
 
 
 def _rail(links: MachineLinks, change: Change) -> MachineLinks:
-    """Return the machine without one rail. That removes the rail's switches; or else the network card with the rail's
-    number in every node; or else one of the parallel links of every card."""
+    """Return the machine without rail number `change.value`. On a rail network, its switches go. If nodes have several
+    network cards, the card with that number goes in every node. Otherwise every card loses one of its links."""
     at = int(change.value)
     switches = [i for i, v in enumerate(links.vertices) if v.kind == "leaf" and _rail_of(v.name) == at]
     if switches:
@@ -157,7 +152,6 @@ def _rail_of(name: str) -> int:
 
 
 def _oversubscription(links: MachineLinks, change: Change) -> MachineLinks:
-    """Return the machine with less bandwidth on the links between network switches: 1 / the value of `change`."""
     above = [
         i for i, c in enumerate(links.cables)
         if all(links.vertices[end].kind in SWITCHES and links.vertices[end].unit < 0 for end in (c.source, c.target))
@@ -168,8 +162,8 @@ def _oversubscription(links: MachineLinks, change: Change) -> MachineLinks:
 
 
 def _dealt(links: MachineLinks, change: Change) -> MachineLinks:
-    """Return the machine with its ranks in another order: nodes alternate between as many leaf switches as the value of
-    `change`. The first node of each leaf comes first, then the second node of each leaf."""
+    """Return the machine with its ranks in another order: nodes are assigned to `change.value` leaf switches in turn,
+    so the first node of each leaf comes first, then the second node of each leaf."""
     leaf_of = _leaves(links)
     nodes: dict[int, list[int]] = {}
     for v in links.devices:
@@ -191,7 +185,7 @@ def _dealt(links: MachineLinks, change: Change) -> MachineLinks:
 
 
 def _leaves(links: MachineLinks) -> dict[int, int]:
-    """Return, for each node, the first network switch that one of its chips or cards is connected with."""
+    """Return the first network switch that each node is connected with, by the node's index."""
     found: dict[int, int] = {}
     for c in links.cables:
         for one, other in ((c.source, c.target), (c.target, c.source)):

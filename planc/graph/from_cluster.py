@@ -1,8 +1,8 @@
-"""The graph of a cluster that a hardware file describes as a tower of levels or as a torus.
+"""Builds the graph of a cluster whose hardware file describes a tree of switches or a torus.
 
-A tower is a tree: chips on the switch of their node, the node's cards on a leaf switch, leaves on a spine. A switch's
-way up carries what all nodes below it could send, divided by the oversubscription. A torus has a link from each chip to
-the next along every dimension; its slices are joined by the cards of their hosts.
+In a tree, the chips of a node are on the node's switch, its network cards on a leaf switch, and leaves on a spine. The
+uplink of a switch has the bandwidth of all nodes below it, divided by the oversubscription. A torus has a link from
+each chip to the next along every dimension; the network cards of the hosts connect its slices.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from planc.ir.hardware import Cluster, Level, Link
 
 
 def machine_links(cluster: Cluster) -> MachineLinks:
-    """Return the machine of `cluster` as a graph of vertices and cables (bundles of parallel links), with the cluster's
-    `--with` changes applied.
+    """Return the machine of `cluster` as a graph of vertices and cables (bundles of parallel links), after the changes
+    of `--with`.
 
-    The latencies of the links along a path add up to the latency that the hardware file gives. Raises ChangeError if a
-    change names something that the machine does not have.
+    The latencies of the links along a path add up to the latency in the hardware file. Raises ChangeError for a change
+    that does not fit the machine.
     """
     own = cluster.own_graph
     links = own_links(cluster, own) if own is not None else _Builder(cluster).build()
@@ -62,12 +62,13 @@ class _Builder:
         )
         for i in range(chips):
             chip = self._chip(f"node{unit}.chip{i}", unit * chips + i, unit)
+            # Two such links are between two chips: each has half of the latency.
             self._join(chip, switch, _link_kind(link, link.latency_s / 2, 1 / link.shared))
         return switch
 
     def _chip(self, name: str, number: int, unit: int, place: tuple[int, ...] = ()) -> int:
-        """Add a chip, and its dies if programs see it as several devices. `number` is the chip's index on the machine,
-        `place` its torus coordinates. Return the chip's vertex."""
+        """Add a chip and return its vertex. If the framework sees its dies as devices, add them too. `number` is the
+        chip's index in the machine, `place` its torus coordinates."""
         cluster, dies = self.cluster, self.cluster.chip.devices
         chip = self._add(name, "chip", number if dies == 1 else -1, unit, place=place)
         for j in range(dies if dies > 1 else 0):
@@ -88,12 +89,13 @@ class _Builder:
             for d, length in enumerate(cluster.shape):
                 after = (*place[:d], (place[d] + 1) % length, *place[d + 1 :])
                 if length > 1 and (place[d] + 1 < length or (cluster.wrap[d] and length > 2)):
+                    # Both links of a ring of two are between the same chips.
                     self._join(chip, at[after], kind, 2 if cluster.wrap[d] and length == 2 else 1)
         return [*at.values()]
 
     def _network(self, units: list[list[int]]) -> None:
-        """Add the network cards of every unit (node or slice), connected with the switches of the first tier, and then
-        the switches of the tiers above. `units` are the vertices of each unit that its cards are connected with."""
+        """Add the network cards of every node or slice, and the switches of all tiers. `units` has, for each node or
+        slice, the vertices that its cards are connected with."""
         cluster, level = self.cluster, self.cluster.levels[0]
         switches = self._switches(0, len(units))
         inside_s = 0.0 if cluster.is_torus else cluster.link.latency_s / 2
@@ -109,8 +111,8 @@ class _Builder:
         self._upper(switches, len(units))
 
     def _upper(self, switches: list[int], units: int) -> None:
-        """Connect the switches of each tier with those of the next tier. A switch has one uplink per rail for every
-        host that fits below it."""
+        """Connect the switches of each tier with the next tier. A switch has one uplink per rail for each host below
+        it."""
         cluster, nodes = self.cluster, 1
         for i, level in enumerate(cluster.levels[1:], start=1):
             nodes *= cluster.levels[i - 1].width

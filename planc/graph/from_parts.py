@@ -1,4 +1,4 @@
-"""The graph that a hardware file writes: regular parts, points by name, and wires between them."""
+"""Builds the graph in a hardware file: regular networks (parts), single vertices (points) and links (wires)."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ MOST_LINKS = 300_000
 
 
 def own_links(cluster: Cluster, graph: OwnGraph) -> MachineLinks:
-    """Return the vertices and cables of `graph`, which a hardware file writes for `cluster`. Ranks follow the order in
-    which the file writes the chips."""
+    """Return the vertices and cables of the machine whose hardware file writes the links (`graph`). Ranks follow the
+    order of the chips in the file."""
     return links_of_graph(cluster.name, graph)
 
 
 @cached_on(lambda name, graph: (graph.cache, name))
 def links_of_graph(name: str, graph: OwnGraph) -> MachineLinks:
-    """Return the vertices and cables of `graph`, for a machine called `name`."""
+    """Return the vertices and cables of `graph`, which a hardware file writes, for a machine called `name`."""
     with gc_paused():
         return GraphBuilder(name, graph).build()
 
 
 class GraphBuilder:
-    """Collects vertices and cables by name, as the sentences of a graph add them. A part is a regular network, such as
-    a fat tree; points are vertices written by name; wires are links written between vertices."""
+    """Builds the graph of a hardware file: its parts (regular networks, such as a fat tree), its points (single
+    vertices) and its wires (links between vertices)."""
 
     def __init__(self, name: str, graph: OwnGraph) -> None:
         self.name, self.graph = name, graph
@@ -49,7 +49,7 @@ class GraphBuilder:
         self._named_units: dict[str, int] = {}
 
     def build(self) -> MachineLinks:
-        """Add all parts, points and wires of the graph, and return the machine."""
+        """Add all parts, points and wires of the hardware file's graph, and return the machine."""
         for part in self.graph.parts:
             PARTS[part.kind](self, part)
         for points in self.graph.points:
@@ -69,19 +69,19 @@ class GraphBuilder:
         )  # fmt: skip
 
     def named_unit(self, name: str) -> int:
-        """Return the number of the node or rack called `name`. It is a new one if no node or rack has that name yet."""
+        """Return the index of the node or rack called `name`, after adding it if there is none."""
         if name not in self._named_units:
             self._named_units[name] = self.new_unit(name)
         return self._named_units[name]
 
     def new_unit(self, name: str) -> int:
-        """Return the number of a new node or rack, which is called `name`."""
+        """Add a node or rack called `name`, and return its index."""
         self.units.append(name)
         return len(self.units) - 1
 
     def add(self, name: str, kind: str, unit: int = -1, address: Address | None = None) -> int:
-        """Add a vertex called `name`, and return its number. A chip gets the next rank. `unit` is the vertex's node or
-        rack, or -1; `address` has its digits under the machine's symmetry."""
+        """Add a vertex called `name`, and return its index. A chip gets the next rank. `unit` is the index of its node
+        or rack (-1: none); `address` is its position in the symmetry of the graph (planc.graph.symmetry)."""
         device, number = -1, len(self.vertices)
         if kind == "chip":
             device, self.devices = self.devices, self.devices + 1
@@ -92,14 +92,14 @@ class GraphBuilder:
         return number
 
     def join(self, one: int, other: int, link: str, links: float = 1, share: float = 1.0) -> None:
-        """Add a cable between the vertices `one` and `other`: `links` parallel links of the kind called `link`, with
-        `share` of their bandwidth left."""
+        """Add a cable between the vertices `one` and `other`: `links` parallel links of the type `link`, at the
+        fraction `share` of their bandwidth."""
         self.cables.append(Cable(one, other, self.links[link], links, share))
 
     def node(self, part: GraphPart, name: str, *above: int, cards: int = 1) -> list[int]:
-        """Add a node: its switch, and its chips connected with the switch. Return the chips. `cards` is the number of
-        network cards, each shared by an equal block of chips; `above` are the digits of the node's position in the
-        network."""
+        """Add a node, its chips, and a switch that connects them; return the chips. `above` are the digits of the
+        node's position in the network. `cards` is its number of network cards; each serves an equal block of the
+        chips."""
         unit, count, link = self.new_unit(name), part.numbers["chips"], self.links[part.links["link"]]
         switch = self.add(f"{name}.switch", "switch", unit, ("switch", (*INSIDE, *above)))
         gain = self.graph.links[link].in_network_reduction
@@ -193,6 +193,7 @@ class GraphBuilder:
             name, digits = f"{part.name}." + "_".join(map(str, place)), place[::-1]
             at[place] = self.add(f"{name}.switch", "switch", unit, ("switch", digits))
             chip = self.add(f"{name}.chip", "chip", unit, ("chip", digits))
+            # As many links as the switch has to its neighbours, so that the chip can use all of them at once.
             self.join(chip, at[place], part.links["link"], 2 * len(part.shape))
         for place, one in at.items():
             for d, n in enumerate(part.shape):
@@ -202,8 +203,8 @@ class GraphBuilder:
 
 
 def _digits(chip: Digit, card: Digit, n: dict[str, int]) -> tuple[Digit, ...]:
-    """Return the digits of a rank (see `Symmetry`): the chip in its card's block, the card, the node on its leaf, the
-    leaf. () if the last leaf has fewer nodes, since the leaves are then not equivalent."""
+    """Return the digits of a rank: the chip among those of its card, the card in its node, the node on its leaf switch,
+    the leaf. Return () if the last leaf has fewer nodes, because then the leaves are not equivalent."""
     return (chip, card, Digit(n["leaf"]), Digit(n["nodes"] // n["leaf"])) if n["nodes"] % n["leaf"] == 0 else ()
 
 
@@ -217,7 +218,7 @@ PARTS: dict[str, Callable[[GraphBuilder, GraphPart], None]] = {
 
 
 def links_of(part: GraphPart) -> int:
-    """Number of cables that a part will have, without making them."""
+    """Return an upper bound of the number of cables of `part`, without building it."""
     n = part.numbers
     if part.kind == "rack":
         return n["chips"]
@@ -231,7 +232,7 @@ def links_of(part: GraphPart) -> int:
 
 
 def link_kind(link: Link) -> LinkKind:
-    """Return the bandwidth, latency and efficiencies of all links that have the name of `link`."""
+    """Return the link type that `link`, a declaration in a hardware file, defines: bandwidth, latency, efficiencies."""
     return LinkKind(
         link.name, link.bandwidth_bytes_per_s / link.shared, link.latency_s / 2, link.back_bandwidth_bytes_per_s,
         link.efficiency, link.half_bytes, link.call_s, (*link.op_efficiency.items(),),
@@ -239,7 +240,7 @@ def link_kind(link: Link) -> LinkKind:
 
 
 def names_of(graph: OwnGraph) -> Iterator[str]:
-    """Yield the names of all vertices of `graph`, in order. A name that is written twice is yielded twice."""
+    """Yield the names of all vertices of `graph`, in file order; a duplicate name is yielded twice."""
     builder = GraphBuilder("", graph)
     for part in graph.parts:
         PARTS[part.kind](builder, part)

@@ -1,4 +1,4 @@
-"""Vertices and cables of a machine, as plain rows: a graph of a million links is a list of a million rows."""
+"""The vertices and cables of a machine's graph, as tuples: a graph may have a million links."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VertexKind = Literal["chip", "die", "switch", "nic", "host", "socket", "leaf", "
 
 
 class Vertex(NamedTuple):
-    """A chip, switch, network card or other thing at the end of a link."""
+    """A vertex of a machine's graph: a chip, a die, a switch, a network card, a host or a socket."""
 
     name: str
     kind: VertexKind
@@ -30,7 +30,7 @@ class Vertex(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LinkKind:
-    """The properties that all links of one name share. Bandwidths are of one link in one direction."""
+    """A type of link: all links with the same name. Bandwidths are those of one link in one direction."""
 
     name: str
     bytes_per_s: float
@@ -46,16 +46,16 @@ class LinkKind:
     """Efficiency of a collective beside the all-gather's bandwidth curve."""
 
     def there_bytes_per_s(self) -> float:
-        """Return the bytes per second, efficiency included, that one link carries from its first end to its second."""
+        """Return the effective bandwidth of one link from the cable's `source` to its `target` (bytes/s)."""
         return self.bytes_per_s * self.efficiency
 
     def return_bytes_per_s(self) -> float:
-        """Return the bytes per second, efficiency included, that one link carries from its second end to its first."""
+        """Return the effective bandwidth of one link from the cable's `target` to its `source` (bytes/s)."""
         return (self.back_bytes_per_s or self.bytes_per_s) * self.efficiency
 
 
 class Cable(NamedTuple):
-    """Parallel links between two vertices. `source` and `target` are indices of the vertices."""
+    """Parallel links (`links` of them) between two vertices. `source` and `target` are the vertices' indices."""
 
     source: int
     target: int
@@ -68,7 +68,7 @@ class Cable(NamedTuple):
 
 @dataclass(frozen=True)
 class MachineLinks:
-    """The graph of a machine. At most one cable connects two vertices."""
+    """The graph of a machine. Two vertices have at most one cable."""
 
     name: str
     vertices: tuple[Vertex, ...]
@@ -85,25 +85,24 @@ class MachineLinks:
 
     @cached_property
     def devices(self) -> tuple[int, ...]:
-        """The index of each rank's vertex, in rank order."""
+        """The vertex of each rank, as an index of `vertices`, in rank order."""
         ranked = [(v.device, i) for i, v in enumerate(self.vertices) if v.device >= 0]
         return tuple(i for _, i in sorted(ranked))
 
     def bytes_per_s(self, cable: Cable) -> tuple[float, float]:
-        """Return the bytes per second that all links of `cable` carry together, in each direction, efficiency included:
-        from `source` to `target`, and back."""
+        """Return the effective bandwidth (bytes/s) of all links of `cable`: from `source` to `target`, and back."""
         kind, links = self.kinds[cable.kind], cable.links * cable.share
         return kind.there_bytes_per_s() * links, kind.return_bytes_per_s() * links
 
     def cable_name(self, cable: Cable) -> str:
-        """Return the name of `cable` in reports: the names of its two ends, joined by a hyphen."""
+        """Return the name of `cable` in reports, the names of its ends joined by a hyphen."""
         return f"{self.vertices[cable.source].name}-{self.vertices[cable.target].name}"
 
 
 def added_share(gain: float, units: int) -> float:
-    """Return how many bytes a switch all-reduces for each byte that a link carries. `gain` is the measured gain over a
-    ring of `units` members; 0 `units` stand for very many.
+    """Return the rate at which a switch all-reduces, as a multiple of a link's bandwidth; 0 if it does not reduce.
 
-    A ring sends 2 (n - 1) / n of the buffer over each link. The result is 0 if the switches do not reduce.
+    `gain` is the measured speedup over a ring all-reduce of `units` members (0: very many). A ring sends 2 (n - 1) / n
+    of the buffer over each link.
     """
     return 0.0 if gain <= 1 or units == 1 else gain / (2 * (1 - (1 / units if units else 0.0)))

@@ -1,4 +1,4 @@
-"""A machine's graph as networkx has it, and written for other tools: GraphML, DOT, JSON."""
+"""Converts a machine's graph to networkx, and to the file formats GraphML, DOT and JSON."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SUFFIXES = (".graphml", ".dot", ".json")
 
 
 def graph_of(cluster: Cluster) -> nx.DiGraph[str]:
-    """The machine of a `cluster` as a networkx graph, an edge each way for every link.
+    """Return the machine of `cluster` as a networkx graph, with an edge in each direction for every cable.
 
-    Vertices have a `kind` (chip, die, switch, nic, leaf, spine), their `device` (the rank there, else -1), the
-    `unit` (node or slice) that they are in and, on a torus, their `place`. Edges have the `link` that a hardware
-    file names, `bytes_per_s` with its efficiency, `latency_s`, and the `count` of parallel links.
+    A vertex has its `kind` (chip, die, switch, nic, leaf, spine), its rank (`device`, -1 for none), the index of its
+    node or slice (`unit`) and, on a torus, its coordinates (`place`). An edge has the name of its links in the hardware
+    file (`link`), their number (`count`), `latency_s`, and `bytes_per_s` of all together, efficiency included.
 
     >>> graph_of(h100_node)["node0.chip0"]["node0.switch"]["bytes_per_s"]  # 450 GB/s
     450000000000.0
@@ -32,8 +32,8 @@ def graph_of(cluster: Cluster) -> nx.DiGraph[str]:
 
 
 def network(links: MachineLinks) -> nx.DiGraph[str]:
-    """Return `links` as a networkx graph. A cable becomes an edge each way; `bytes_per_s` is that of all links of the
-    cable."""
+    """Return `links` as a networkx graph. A cable becomes two edges, one in each direction; their `bytes_per_s` is the
+    bandwidth of all links of the cable together."""
     import networkx as nx
 
     found: nx.DiGraph[str] = nx.DiGraph(name=printable(links.name))
@@ -54,7 +54,7 @@ def network(links: MachineLinks) -> nx.DiGraph[str]:
 
 
 def exported(links: MachineLinks, suffix: str) -> str:
-    """Return the graph of `links` as text in the format of files whose names end in `suffix`, one of `SUFFIXES`."""
+    """Return the graph of `links` as the text of a file with the extension `suffix`: `.graphml`, `.dot` or `.json`."""
     return {".graphml": _graphml, ".dot": _dot, ".json": _json}[suffix](links)
 
 
@@ -63,7 +63,7 @@ def _json(links: MachineLinks) -> str:
 
 
 def to_json(links: MachineLinks) -> dict[str, Any]:
-    """Return the graph of `links` as networkx's node-link data."""
+    """Return the graph of `links` in networkx's node-link format."""
     import networkx as nx
 
     data = nx.node_link_data(network(links), edges="links")

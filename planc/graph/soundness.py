@@ -1,7 +1,7 @@
-"""Soundness of a graph of one's own: parts that add up, names once, and a way from each chip to every other.
+"""Checks a graph that a hardware file writes: consistent numbers, no duplicate cables, a path between every two chips.
 
-The language asks it while it reads a hardware file, and says where a mistake stands; a compiled plan, which comes
-without its hardware file, is asked the same as a whole.
+The language checks each sentence of a hardware file, to report where the mistake is. A compiled plan comes without its
+hardware file, so the graph is checked as a whole.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MOST_STARTS = 64
 
 
 class Mistake(NamedTuple):
-    """A mistake in a graph, with its diagnostic code. `points` are the names of the vertices that it is about."""
+    """A mistake in a graph, with its diagnostic code. `points` are the names of the vertices concerned."""
 
     code: str
     message: str
@@ -45,7 +45,7 @@ class Mistake(NamedTuple):
 
 
 def mistake_of_part(part: GraphPart) -> Mistake | None:
-    """Return the first mistake in the numbers of `part`, or None. `part` has every number that its kind needs."""
+    """Return the first mistake in the numbers of `part` (a regular network), or None. The numbers must be complete."""
     n = part.numbers
     if "leaf" in n and n["nodes"] > n["leaf"] and not n["spines"]:
         return Mistake("E1414", f"{n['nodes']} nodes fill several leaves of {n['leaf']}, and no spine joins them")
@@ -55,10 +55,10 @@ def mistake_of_part(part: GraphPart) -> Mistake | None:
 
 
 def mistake_of_whole(links: MachineLinks) -> Mistake | None:
-    """Return the first mistake of the whole machine `links`: no chips, two cables between the same vertices, or a chip
-    that does not reach every other chip. None if there is no mistake.
+    """Return the first mistake in the graph `links`, or None: no chips, two cables between the same vertices, or two
+    chips without a path.
 
-    A machine that is one regular part has none of these mistakes by construction.
+    A machine that is one regular network has no such mistake by construction.
     """
     if links.symmetry is not None:
         return None
@@ -83,8 +83,7 @@ def mistake_of_whole(links: MachineLinks) -> Mistake | None:
 
 
 def _not_reached(links: MachineLinks, near: list[list[int]]) -> Mistake | None:
-    """Return the mistake of two chips that no path of links and switches connects, or None. Chips do not forward data
-    for chips of other nodes."""
+    """Return the mistake of two chips without a path, or None. A path may not lead through chips of other nodes."""
     pieces = _pieces(near, range(len(near)))
     first, vertices = links.devices[0], links.vertices
     lost = next((v for v in links.devices if pieces[v] != pieces[first]), None)
@@ -101,10 +100,8 @@ def _not_reached(links: MachineLinks, near: list[list[int]]) -> Mistake | None:
 
 
 def _apart(links: MachineLinks, near: list[list[int]]) -> tuple[int, int] | None:
-    """Return two chips that no network of switches connects; None if every pair is connected.
-
-    A direct link connects two chips as well. A chip also reaches what the networks of its peers in the same node reach.
-    """
+    """Return two chips without a path; None if every two chips have one. A path leads over switches, over a direct
+    link, or first to a chip of the same node."""
     chips = {*links.devices}
     pieces = _pieces(
         [[u for u in at if u not in chips] for at in near], (v for v in range(len(near)) if v not in chips)
@@ -130,8 +127,7 @@ def _apart(links: MachineLinks, near: list[list[int]]) -> tuple[int, int] | None
 
 
 def _pieces(near: list[list[int]], among: Iterable[int]) -> dict[int, int]:
-    """Return, for each vertex of `among`, the first vertex of its connected component. `near` holds the neighbours of
-    each vertex."""
+    """Return the first vertex of each vertex's connected component. `near` has the neighbours of each vertex."""
     found: dict[int, int] = {}
     for start in among:
         todo = [] if start in found else [start]

@@ -1,8 +1,8 @@
-"""Digits of a rank that can change places on a machine: its graph looks the same from every value of such a digit.
+"""Symmetries of a machine's graph: permutations of its ranks that leave the graph the same.
 
-A regular part numbers its chips digit by digit: the chip in its node, the node on its leaf, the leaf. To add a number
-to one digit of every rank, modulo its size, then maps the graph on itself. A vertex has an address: a value for each
-digit that it moves with, -1 for one that leaves it where it is. Chips that differ in such digits alone send alike.
+A regular network numbers its chips by digits: the chip in its node, the node on its leaf switch, the leaf. Adding a
+constant to one digit of all ranks (modulo its size) leaves the graph the same. The address of a vertex has its value of
+each digit, or -1 if the digit does not move it. Chips that differ only in such digits send alike.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ class Digit(NamedTuple):
 
 @dataclass(frozen=True)
 class Symmetry:
-    """The digits of a machine's ranks, the fastest-changing digit first, and the digits of every vertex (its address).
-    Changing some digits of all ranks together leaves the machine's graph the same."""
+    """The digits of a machine's ranks, the fastest-changing first, and each vertex's address (values of the digits)."""
 
     digits: tuple[Digit, ...]
     addresses: list[Address]

@@ -1,4 +1,4 @@
-"""Runs `planc check` on another system's files: reports the findings of their plan at the fields that cause them."""
+"""Runs `planc check` on another system's files, and reports each diagnostic at the field that causes it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from planc.ir.target import AnyTarget
 
 @dataclass(frozen=True)
 class ForeignExamined:
-    """Result of checking another system's files: `examined` has the diagnostics and costs of the imported plan, each
-    diagnostic at its place in the files; `imported` is the result of the import."""
+    """Result of checking another system's files: `examined` is the check of the imported plan, with each diagnostic
+    placed in those files; `imported` is the import."""
 
     examined: Examined
     imported: Imported
@@ -26,10 +26,11 @@ class ForeignExamined:
 def examine_files(
     files: list[Path], options: Options, system: str = "", target: AnyTarget | None = None
 ) -> ForeignExamined:
-    """Imports `files`, then checks and costs the imported plan for `target` (None: the plan's own), as `examine` does.
+    """Imports `files` as a plan, then checks and costs it for `target` (None: the plan's own target), as `examine`
+    does.
 
-    `options` and `system` are those of `import_files`. A diagnostic about a sentence of the plan is placed at the field
-    that the sentence comes from, or at the whole file if the sentence comes from defaults only.
+    The arguments `options` and `system` are those of `import_files`. A diagnostic about a sentence is placed at the
+    field that the sentence comes from, or at the start of the first file if it comes from defaults.
     """
     imported = import_files(files, options, system)
     if imported.setup is None:

@@ -1,4 +1,4 @@
-"""A parsed foreign configuration file: its fields, each with its value and place."""
+"""A parsed configuration file of another system: its fields, each with value and place (file, line, columns)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ FieldValue: TypeAlias = Scalar | tuple["FieldValue", ...]
 
 @dataclass(frozen=True)
 class Given:
-    """A field that a file sets: its `value` (a list becomes a tuple), and its `span`, the place (file, line and
-    columns) of the value or of the flag."""
+    """A field that a file sets. A list becomes a tuple (`value`); `span` is the place of the value or of the flag."""
 
     value: FieldValue
     span: Span
@@ -26,12 +25,11 @@ class Given:
 
 @dataclass(frozen=True)
 class Left:
-    """Words of a file that set no field, and their place. `words` is their number.
+    """Words of a file that set no field, with their place (`span`). `words` is their number.
 
-    Kinds: `unread` words are parts of commands, variables and branches that do not contribute to the chosen command;
-    `loose` words stand where a flag or a field is expected, and belong to no command; the value of `open` words is
-    known only to the shell; `unknown` words are not flags of the launcher; `twice` marks a field that is set again
-    later.
+    Their `kind`: `unread` words belong to other commands, variables or branches than the chosen command; `loose` words
+    belong to no command; the value of `open` words is known only to the shell; `unknown` words are not flags of the
+    launcher; `twice` is a field that is set again later.
     """
 
     text: str
@@ -68,7 +66,7 @@ class Document:
     """Number of words of a script, without comments."""
 
     def whole(self) -> Span:
-        """Returns the place of a diagnostic about the whole file, which marks no text."""
+        """Returns the start of the file, as the place of a diagnostic about the whole file."""
         return Span(self.file, 1, 1, 1, 1)
 
 

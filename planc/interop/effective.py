@@ -1,4 +1,4 @@
-"""Normalises the meaning of a plan, independent of axis names and sentence order, so that two plans can be compared."""
+"""Compares what two plans mean, independent of axis names and sentence order."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Ranks = tuple[tuple[int, int], ...]
 
 
 def effective(plan: Plan) -> dict[str, Any]:
-    """Returns the meaning of each verb's sentences in `plan`, by verb.
+    """Returns what the sentences of `plan` mean, by verb (`shard`, ...), without axis names and sentence order.
 
-    Two plans whose values are equal have the same layout, state sharding, schedule and compute. The values contain
-    neither `expect` sentences nor the decisions of the framework in `realise as`.
+    Equal results mean equal layout, state sharding, schedule and compute. Left out are `expect` sentences, and what the
+    framework in `realise as` decides.
     """
     plan = plan.for_planc
     regions = ("", *plan.model.regions)
@@ -57,14 +57,14 @@ def effective(plan: Plan) -> dict[str, Any]:
 
 
 def differing(a: Plan, b: Plan) -> tuple[str, ...]:
-    """Returns the verbs in which the plans `a` and `b` differ, in the order of `effective`."""
+    """Returns the verbs (`shard`, `store`, ...) whose sentences mean something else in `a` than in `b`."""
     one, other = effective(a), effective(b)
     return tuple(verb for verb in one if one[verb] != other[verb])
 
 
 def _overlaps(plan: Plan) -> set[tuple[Ranks, str]]:
-    """Returns how transfers overlap compute: pairs of the ranks of an axis and the overlap method. A sentence that says
-    `none` for tensor parallelism is left out, because `none` is the default there."""
+    """Returns how transfers overlap compute: (ranks of an axis, method). The method `none` is left out on
+    tensor-parallel axes, because it is their default."""
     shown = {*tensor_axes(plan)}
     said = (o for o in plan.overlaps if plan.mesh.size(o.axis) > 1 and not (o.axis in shown and o.method == "none"))
     return {(_ranks(plan, [o.axis]), o.method) for o in said}
@@ -82,8 +82,8 @@ def _ranks(plan: Plan, axes: Iterable[str]) -> Ranks:
 
 
 def _divided(plan: Plan, dim: str, region: str) -> Ranks:
-    """Returns the ranks that shard `dim` in `region`. Experts are a region of their own, in which tokens have the dim
-    `slots` instead of batch and sequence; the dim `experts` counts only there."""
+    """Returns the ranks that shard `dim` in `region`. In the experts, tokens have the dim `slots` instead of batch and
+    sequence; the dim `experts` exists only there."""
     token_dims = ("batch", "sequence", "experts")
     if (region == EXPERTS and dim in token_dims[:2]) or (not region and dim in token_dims[2:]):
         return ()
@@ -91,7 +91,7 @@ def _divided(plan: Plan, dim: str, region: str) -> Ranks:
 
 
 def _stored(plan: Plan, noun: Noun, region: str) -> Ranks:
-    """Returns the ranks that shard the state `noun`, without the ranks that shard the experts' own dims."""
+    """Returns the ranks that shard the state `noun`; for experts, without those that shard the experts' own dims."""
     axes = plan.store(noun, region)
     if region == EXPERTS:
         dims = {d for p in plan.model.params if p.region == EXPERTS for d in p.dims}

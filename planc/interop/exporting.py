@@ -1,5 +1,5 @@
-"""Writes a plan as the file of another system, and reads the file back. If the file then means something else than the
-plan, the export is refused."""
+"""Writes a plan as the file of another system, and reads the file back. The export is refused if the plan that is read
+back means something else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from planc.language.framework_rules import settled
 
 @dataclass(frozen=True)
 class Exported:
-    """A file of another system: its text, the fields that it sets, and the setup it expresses."""
+    """An exported file of another system: its text, the fields it sets, and the training configuration (`setup`)."""
 
     system: System
     setup: TrainingSetup
@@ -43,9 +43,9 @@ class Exported:
 
 
 def export_plan(plan: Plan, to: str) -> Exported:
-    """Returns the file of the system named `to` that means the same as `plan`, apart from the `expect` sentences.
+    """Returns the file of the system `to` that means the same as `plan`, apart from the `expect` sentences.
 
-    Raises PlanError with E1309 for each sentence that the system, or planc's writer for the system, cannot express, and
+    Raises PlanError with E1309 for each sentence that the system, or planc's writer for it, cannot express, and
     KeyError for a system that planc does not write.
     """
     system = systems()[to]
@@ -99,8 +99,7 @@ def _differ_at_ends(plan: Plan, back: Plan) -> bool:
 def _reread(
     system: System, fields: Mapping[str, Any], beside: Mapping[str, str], setup: TrainingSetup
 ) -> TrainingSetup | tuple[Diagnostic, ...]:
-    """Returns the setup that the system's own reader finds in a file with these `fields`. If the reader refuses the
-    file, returns its errors."""
+    """Returns the setup that the system's own reader finds in a file with these `fields`, or the reader's errors."""
     place = Span(f"{setup.name}{system.ending}", 1, 1, 1, 1)
     given = {name: Given(value, place) for name, value in fields.items()}
     document = Document(place.file, system.formats[0], given, Source.of(place.file, ""))
@@ -131,7 +130,7 @@ def _approximation(plan: Plan, system: System, verb: str, why: str) -> Diagnosti
 
 
 def _cause(plan: Plan, verb: str) -> Cause:
-    """Returns the first sentence of `verb` in the plan, or the mesh sentence if there is no sentence of `verb`."""
+    """Returns the first sentence of the plan with the verb `verb`, or else the mesh sentence."""
     groups: dict[str, tuple[Any, ...]] = {
         "model": (plan.model,),
         "batch": (plan.batch,),

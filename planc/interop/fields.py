@@ -1,4 +1,4 @@
-"""Describes the fields of a system: each with its default and how planc treats it."""
+"""Describes the fields of a system's configuration: the default of each, and how planc treats it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Treatment = Literal["read", "noted", "refused"]
 class Field:
     """A field of a system's configuration.
 
-    `name` is the spelling in the file. Names of refused fields, and of rules for the user's own modules, may have a `*`
-    for any part of a name. `default` is the system's value if the file does not set the field. A field that is `read`
-    decides a setting. A field that is `noted` changes neither layout, memory nor time as planc counts them. A field
-    that is `refused` does change them, but a plan has no sentence for it, so any value but `default` is an error. `why`
-    says what a noted or refused field does.
+    `name` is the spelling in the file; in the names of refused fields, and of rules for the user's modules, `*` matches
+    any text. `default` is the system's value if the file does not set the field. A `read` field decides a setting. A
+    `noted` field affects neither layout, memory nor time as planc counts them. A `refused` field affects them, but no
+    sentence of a plan expresses it, so any value but `default` is an error. `why` says what a noted or refused field
+    does.
     """
 
     name: str
@@ -35,11 +35,11 @@ class Field:
 
 
 def field_tables(system: str) -> dict[str, tuple[Field, ...]]:
-    """Returns the tables of fields in the TOML file of a `system`, by name, in order.
+    """Returns the tables of fields in the TOML file of `system`, by table name.
 
-    All `names` of a row, separated by blanks, have the row's `default`, and in the tables `noted` and `refused` the
-    row's reason why the fields are not read. A flag whose default is false takes no value; a field whose default is a
-    list takes several values. A row without a default has the default None.
+    Each row of a table describes the fields in its `names` (separated by blanks), which share its `default` (None if it
+    has none) and the reason why they are `noted` or `refused`. A flag with the default false takes no value; a field
+    whose default is a list takes several.
     """
     tables = package_table("planc.interop.systems", f"{system}.toml")
     return {name: tuple(field for row in rows for field in _fields(**row)) for name, rows in tables.items()}
@@ -56,9 +56,9 @@ def _fields(
 
 @dataclass(frozen=True, kw_only=True)
 class FieldTable:
-    """The fields of a system, and the functions that read its settings from the fields.
+    """The fields of a system, and the functions that read its settings from them.
 
-    `fields` lists every known field of the system; any other field in a file is an error that names the field.
+    `fields` has every known field of the system; any other field in a file is an error.
     """
 
     name: str
@@ -75,7 +75,7 @@ class FieldTable:
     the opposite meaning, "" for one that this system lacks."""
 
     def known(self, name: str) -> Field | None:
-        """Returns the field that a file spells `name`; None if the system has no such field."""
+        """Returns the field with the spelling `name` in a file; None if the system has no such field."""
         return self._spellings.of(name)
 
     @cached_property
@@ -89,7 +89,7 @@ class FieldTable:
 
 @dataclass(frozen=True)
 class Spellings:
-    """Finds the fields of a system, first by exact spelling, then by pattern; the first pattern that matches counts."""
+    """Finds a field of a system by its exact spelling, or else by the first pattern (a name with `*`) that matches."""
 
     by_name: Mapping[str, Field]
     patterns: Sequence[Field]
@@ -97,7 +97,6 @@ class Spellings:
     """All patterns in one, a group each."""
 
     def of(self, name: str) -> Field | None:
-        """Returns the field spelled `name`; None if the system has no such field."""
         if name in self.by_name:
             return self.by_name[name]
         found = self.one_of.fullmatch(name) if self.patterns else None

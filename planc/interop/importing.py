@@ -1,5 +1,5 @@
-"""Imports files of another system as a plan: recognises the system, reads its fields one by one, and writes the
-sentences of the plan, each with the fields that it comes from."""
+"""Imports files of another system as a plan: recognises the system, reads its fields, and writes the plan's sentences.
+Each sentence has a comment with the fields that it comes from."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MAX_BYTES = 1_000_000
 
 @dataclass(frozen=True)
 class Imported:
-    """Result of an import: the diagnostics and, unless there are errors, the plan's `text` and its `setup`."""
+    """Result of an import: its diagnostics and, without errors, the plan's `text` and the configuration (`setup`)."""
 
     diagnostics: tuple[Diagnostic, ...]
     sources: dict[str, Source]
@@ -55,11 +55,11 @@ class Imported:
 
 
 def import_files(files: Sequence[Path], options: Options, system: str = "") -> Imported:
-    """Imports `files`, which together are one configuration of one system: the system named `system`, or the one that
-    is recognised from the files if `system` is "".
+    """Imports `files`, which together are one configuration, as a plan. `system` is the name of their system; ""
+    recognises it from the files.
 
-    Never raises for the content of the files: mistakes are in `Imported.diagnostics`, with places in the files.
-    `options` are what the command line gives for questions that the files leave open.
+    `options` are the command line's answers to questions that the files leave open. Mistakes in the files raise
+    nothing: they are in `Imported.diagnostics`, with their places.
     """
     documents, findings, sources = _documents(files, options, system)
     if findings or not documents:
@@ -85,11 +85,11 @@ def import_files(files: Sequence[Path], options: Options, system: str = "") -> I
 
 
 def _with_model(documents: list[Document], options: Options) -> tuple[list[Document], Options]:
-    """Returns the documents and the options. If a Hugging Face `config.json` is among the documents, the model of the
-    returned options is the one in that file.
+    """Returns `documents` and `options`; if a Hugging Face `config.json` is among them, `options.model` names that
+    file.
 
-    Only fields that affect parallelism are kept of such a config. The sentence `model from` reads its sizes, as in any
-    plan.
+    Of such a config only the fields that affect parallelism stay in the document. The sentence `model from` reads its
+    sizes.
     """
     rest = [d if not _is_model(d) else replace(d, fields=_model_fields(d)) for d in documents]
     models = [d for d in documents if _is_model(d)]
@@ -118,19 +118,19 @@ def _is_only_model(document: Document) -> bool:
 def import_(
     *files: str | Path, cluster: str = "", model: str = "", system: str = "", set: dict[str, str] | None = None
 ) -> Imported:
-    """Reads other systems' files, which together are one configuration, as a plan.
+    """Imports another system's files, which together are one configuration, as a plan.
 
     Args:
         files: paths of the files.
         cluster: words of a `cluster` sentence, if the files do not name the machines.
         model: words of a `model` sentence, if the files do not name a model of the catalog.
-        system: the system of the files, if it cannot be recognised.
+        system: name of the files' system; "" recognises it from the files.
         set: values of fields that the files leave open, by the system's names.
 
     Returns the plan's text (`Imported.text`), its setup, and the fields that each sentence comes from.
 
     Raises:
-        PlanError: the files cannot be read as a plan; it contains every finding.
+        PlanError: the files cannot be read as a plan; it contains every diagnostic.
         KeyError: there is no such system.
 
     >>> from tempfile import TemporaryDirectory
@@ -163,7 +163,7 @@ def import_(
 def _documents(
     files: Sequence[Path], options: Options, system: str
 ) -> tuple[list[Document], list[Diagnostic], dict[str, Source]]:
-    """Returns the documents of `files`, diagnostics for files that cannot be read, and the texts of the other files."""
+    """Returns the documents of `files`, the diagnostics of unreadable files, and the texts of the readable ones."""
     documents: list[Document] = []
     findings: list[Diagnostic] = []
     scripts: list[Source] = []
@@ -199,7 +199,7 @@ def _documents(
 
 
 def _format(file: Path, system: str) -> Format:
-    """Returns the format of a file: by its extension, or else the first format of the system."""
+    """Returns the format of `file` by its extension; the first format of `system` if it does not use that."""
     formats: list[Format] = [found] if (found := format_of(file.name)) else []
     if system:
         formats = [f for f in formats if f in systems()[system].formats] or list(systems()[system].formats[:1])
@@ -219,8 +219,8 @@ def _plan_name(file: Path) -> str:
 
 
 def imported(system: System, documents: Sequence[Document], options: Options, name: str) -> Imported:
-    """Returns a plan called `name` from `documents`, files of `system` that form one configuration, with the command
-    line's `options`."""
+    """Returns the plan `name` of one configuration of `system`, from its `documents` and the command line's
+    `options`."""
     sources = {document.file: document.source for document in documents}
     values = Values(system, documents, options)
     findings = [*_field_findings(system, values), *_left_findings(system, values)]
@@ -253,8 +253,7 @@ def imported(system: System, documents: Sequence[Document], options: Options, na
 
 
 def _opened(found: Imported, path: Path) -> Imported:
-    """Returns `found` if the language accepts its plan, which is at `path`; otherwise only the diagnostics of the
-    language."""
+    """Returns `found` if its plan, at `path`, has no errors; otherwise an import with only the diagnostics."""
     from planc.language.build import build_file
 
     wrong = [d for d in build_file(path, unsaved={path: found.text}).diagnostics if d.severity == "error"]
@@ -265,8 +264,8 @@ def _opened(found: Imported, path: Path) -> Imported:
 
 
 def in_files(found: Diagnostic, path: Path, imported: Imported) -> Iterator[Diagnostic]:
-    """Yields the diagnostic `found` about the plan at `path`, placed at the field that its sentence comes from. Edits
-    of the plan's text are left out."""
+    """Yields `found`, a diagnostic about the plan at `path`, but placed at the field that its sentence comes from. A
+    fix, which would edit the plan's text, is dropped."""
     if found.span.file != str(path):
         yield found
         return
@@ -295,8 +294,7 @@ def _graph(values: Values) -> Model | None:
 
 
 def _field_findings(system: System, values: Values) -> Iterator[Diagnostic]:
-    """Yields E1303 for fields that planc does not know, E1304 for fields that no sentence expresses, and N1308 for
-    fields without effect."""
+    """Yields E1303 for unknown fields, E1304 for fields that no sentence expresses, N1308 for fields without effect."""
     noted: dict[str, list[str]] = {}
     comments: dict[str, list[str]] = {}
     for document in values.documents:
@@ -336,8 +334,8 @@ def _unknown(system: System, spelling: str, given: Given) -> Diagnostic:
 
 
 def _wrong_count(value: object, default: object) -> str:
-    """Describes a wrong number of values of a flag that is only noted, "" if the number is right. By its default, the
-    flag takes no value (False), several values (a tuple), or one."""
+    """Describes a wrong number of values of a flag; "" if it is right. A flag with the default False takes no value,
+    with a tuple several, with any other default one."""
     if default is False and value is not True:
         return f"no value, and has {printable(str(value))[:60]}"
     several = isinstance(value, tuple) and not isinstance(default, tuple)
@@ -379,7 +377,7 @@ _LOOSE = "the line before does not go on: a blank behind its backslash, or a com
 
 
 def _unused(system: System, values: Values) -> Iterator[Diagnostic]:
-    """Yields N1311 for fields that some setting could depend on, but that no setting of this configuration reads."""
+    """Yields N1311 for known fields that no setting of this configuration reads."""
     for document in values.documents:
         names = [n for n, g in document.fields.items() if _is_unused(system.known(n), n, g, values)]
         if names:
@@ -398,7 +396,7 @@ def _without(spelling: str) -> str:
 
 
 def _is_default(value: object, default: object) -> bool:
-    """True if a file's value equals the default in any spelling: `false`, `0` and None count as equal."""
+    """True if `value` equals the default, in any spelling: `false`, `0` and None are equal."""
     if value == default or str(value).lower() == str(default).lower():
         return True
     none = (None, False, 0, "", "none", "null", "false", "0", ())
@@ -409,10 +407,10 @@ def _is_default(value: object, default: object) -> bool:
 
 
 class _Comments:
-    """Writes the comments of the plan: one for each sentence, and the comment at the head.
+    """Writes the comments of the plan, one for each sentence: the fields that the sentence comes from.
 
-    A field may decide several settings. The value of the field is shown at the setting that depends on the fewest
-    fields; comments of other sentences only name the field.
+    The value of a field that decides several settings is shown once, at the setting that depends on the fewest fields.
+    `silent` has the defaults that no comment shows.
     """
 
     def __init__(self, system: System, setup: TrainingSetup, origins: Mapping[str, tuple[Origin, ...]]) -> None:
@@ -458,8 +456,7 @@ def _left_out(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _head(system: System, documents: Sequence[Document], chain: str, silent: Mapping[str, object]) -> tuple[str, ...]:
-    """Returns the comment lines at the top of the plan: the files, the batch arithmetic, and defaults that need no
-    sentence."""
+    """Returns the comments at the top of the plan: the files, the batch arithmetic, defaults without a sentence."""
     files = ", ".join(Path(d.file).name for d in documents)
     starts = [" ".join(d.program) for d in documents if d.program]
     started = f": {printable(', '.join(starts))[:200]}" if starts else ""
@@ -471,8 +468,8 @@ def _head(system: System, documents: Sequence[Document], chain: str, silent: Map
 
 
 def batch_chain(system: System, setup: TrainingSetup, origins: Mapping[str, tuple[Origin, ...]]) -> str:
-    """Returns the batch arithmetic of `setup` as text, from the fields of `system` to microbatches per rank. `origins`
-    has the fields that each setting was read from."""
+    """Returns the batch arithmetic of `setup` as text: the batch fields of `system`, the sequences per step, and the
+    microbatches per data-parallel rank. `origins` has the fields that each setting was read from."""
     found = {o.name: o.value for s in ("sequences", "microbatch", "sequence_tokens") for o in origins.get(s, ())}
     words = {name: found[name] for name in system.batch_words if found.get(name) is not None}
     theirs = ", ".join(f"{name} = {_shown(value)}" for name, value in words.items())
@@ -487,8 +484,7 @@ def batch_chain(system: System, setup: TrainingSetup, origins: Mapping[str, tupl
 def _line_origins(
     text: str, setup: TrainingSetup, origins: Mapping[str, tuple[Origin, ...]]
 ) -> dict[int, tuple[Origin, ...]]:
-    """Returns by line number the fields that the sentence on the line comes from. Sentences are one per line, in
-    order."""
+    """Returns, by line number of the plan's text, the fields that the sentence on that line comes from."""
     numbers = (n for n, line in enumerate(text.split("\n"), 1) if line and not line.startswith(("#", "plan ")))
     return {
         number: tuple(o for setting in sentence.settings for o in origins.get(setting, ()))

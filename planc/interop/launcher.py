@@ -1,4 +1,4 @@
-"""Computes the number of ranks that the flags of a launcher start: torchrun, srun, deepspeed."""
+"""Computes the number of ranks that torchrun, srun or deepspeed starts, from its flags."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def is_unknown(launcher: str, name: str) -> bool:
 
 
 def world_size(launcher: Mapping[str, Given]) -> tuple[int, str, Span] | None:
-    """Returns the number of ranks that `launcher` starts, the flags that set it, and the place (file and line) of the
-    flags. None if the flags do not say it.
+    """Returns the number of ranks that the flags `launcher` start, the names of these flags, and their place (file and
+    line). None if no flag gives the ranks per node, or if a number is known only to the shell.
 
-    If no flag gives the number of nodes, one node is assumed.
+    Without a flag for the number of nodes, it is one.
     """
     ranks = _whole(launcher, RANKS)
     if ranks is None:

@@ -1,5 +1,4 @@
-"""Parses Megatron-LM's layer patterns: `([0]*3+[1]*58)`, which layers have experts, and `Et*3|t*4mL`, the layers of
-each stage."""
+"""Parses Megatron-LM's patterns for layers with experts, `([0]*3+[1]*58)`, and for layers of stages, `Et*3|t*4mL`."""
 
 from __future__ import annotations
 
@@ -10,9 +9,8 @@ MOST = 100_000
 
 
 def layers_of_pattern(text: str, layers: int) -> list[int] | None:
-    """Returns a list with 1 for each of the `layers` that has experts and 0 for each other. `text` is either a number N
-    (every Nth layer from the first has experts) or a sum of repeated lists. None if `text` is no pattern of that many
-    layers.
+    """Returns, for each of the `layers`, 1 if it has experts and 0 if not. `text` is a number N (layers 0, N, 2 N, ...
+    have experts) or a sum of repeated lists. None if `text` is no pattern of `layers` layers.
 
     >>> layers_of_pattern("([0]*1+[1]*2)", 3)
     [0, 1, 1]
@@ -56,9 +54,8 @@ def _repeated(tokens: list[str], at: int) -> tuple[list[int], int]:
 
 
 def stages_of_layout(text: str) -> tuple[int, ...] | None:
-    """Returns the number of layers of each virtual stage in order. `text` is a layout with the embedding in the first
-    stage and the loss in the last; None for any other layout. MTP modules (`m`), which come after all layers, count as
-    one layer each.
+    """Returns the number of layers of each virtual stage, in order. An MTP module (`m`) counts as a layer. None unless
+    the layout `text` has the embedding (`E`) first, then all layers (`t`), then MTP modules, and the loss (`L`) last.
 
     >>> stages_of_layout("Et*3|(tt|)*2t,mL")
     (3, 2, 2, 2)
@@ -77,8 +74,7 @@ def stages_of_layout(text: str) -> tuple[int, ...] | None:
 
 
 def even(layers: int, stages: int) -> tuple[int, ...]:
-    """Returns the number of layers of each of `stages`. If `layers` do not divide evenly, the first stages have one
-    more.
+    """Returns the number of layers of each stage. If `stages` does not divide `layers`, the first stages have one more.
 
     >>> even(7, 3)
     (3, 2, 2)
@@ -88,8 +84,8 @@ def even(layers: int, stages: int) -> tuple[int, ...]:
 
 
 def layout_of_stages(stages: tuple[int, ...], ahead: int = 0) -> str:
-    """Returns Megatron-LM's layout in which each virtual stage has the number of layers in `stages`. The last `ahead`
-    of these layers are MTP modules.
+    """Returns Megatron-LM's layout string for `stages`, the number of layers of each virtual stage. The last `ahead` of
+    the layers are MTP modules.
 
     >>> layout_of_stages((3, 2, 0))
     'Et*3|t*2|L'

@@ -1,4 +1,4 @@
-"""Names groups of a model's ops for sentences: all linear layers, all norms, the ops of one block."""
+"""Selects ops of a model for the sentences of a plan: all linear layers, all norms, the ops of one block."""
 
 from __future__ import annotations
 
@@ -11,35 +11,33 @@ _LINEAR = ("projection", "ffn", EXPERTS)
 
 
 def block_ops(model: Model) -> tuple[Op, ...]:
-    """Returns the ops of every kind of block of `model`, each once."""
+    """Returns the ops in the blocks of `model`; an op of several kinds of block is returned once."""
     return tuple({op.name: op for kind in model.blocks for op in model.ops[kind]}.values())
 
 
 def linear_layers(model: Model, *, experts: bool = True) -> tuple[str, ...]:
-    """Returns names that match the linear layers of the blocks of `model`, including experts unless `experts` is
-    False."""
+    """Returns names that match the linear layers in the blocks of `model`; with `experts`, theirs too."""
     matmuls = [op for op in block_ops(model) if op.kind == "matmul"]
     chosen = [op.name for op in matmuls if op.region in _LINEAR and (experts or op.region != EXPERTS)]
     return tuple(covering(chosen, matmuls))
 
 
 def of_kind_saved(model: Model, *kinds: str) -> tuple[str, ...]:
-    """Returns names that match the ops of the blocks whose kind is in `kinds` and whose outputs the backward needs.
-    Recomputing these ops saves memory."""
+    """Returns names that match the block ops of one of the `kinds` (norm, rope, ...) whose output is saved for the
+    backward, so that recomputing them saves memory."""
     ops = block_ops(model)
     saved = {tensor for op in ops for tensor in op.saves}
     return tuple(covering([op.name for op in ops if op.kind in kinds and op.output in saved], ops))
 
 
 def run_again_by_list(model: Model) -> tuple[str, ...]:
-    """Returns the ops of `model` that are recomputed where torch's list of saved ops decides
-    (`planc.frameworks.torchtitan`): norms, rotary embeddings and adds whose outputs the backward needs, the activation,
-    and every other matmul of a block."""
+    """Returns the ops of `model` that torchtitan's selective checkpointing recomputes: norms, rotary embeddings and
+    adds whose outputs the backward needs, the activation, and every second matmul of a block."""
     kept = (*of_kind_saved(model, "norm", "rope", "add"), *EVERY_OTHER)
     return existing(model, *dict.fromkeys(kept))
 
 
 def existing(model: Model, *names: str) -> tuple[str, ...]:
-    """Returns those of `names` (names or prefixes of names of ops) that match an op of `model`."""
+    """Returns the `names` (of ops, or prefixes such as `ffn`) that match an op in a block of `model`."""
     known = [op.name for op in block_ops(model)]
     return tuple(n for n in names if any(op == n or op.startswith(f"{n}.") for op in known))

@@ -1,4 +1,4 @@
-"""Converts a plan to a TrainingSetup: finds the role of each axis from what it shards."""
+"""Converts a plan to a TrainingSetup: each mesh axis becomes a degree of parallelism, by what the axis shards."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from planc.ir.plan import NOUNS, Plan, Precision, Quantize, Recompute
 
 
 def setup_of(plan: Plan) -> TrainingSetup:
-    """Returns the degrees of parallelism, batch and precision of `plan`.
+    """Returns the training configuration that `plan` describes: degrees of parallelism, batch, precision.
 
-    Sentences such as `override` have no setting, so the setup means the same as the plan only if a plan written from
-    the setup has the same meaning (`planc.interop.effective`). Raises CannotSayError for axes that shard otherwise than
-    degrees of parallelism do, and for frozen parameters.
+    It lacks some sentences, such as `override`, so the caller must compare the plan with a plan written from the setup
+    (`planc.interop.effective`). Raises CannotSayError for frozen parameters, and for an axis that is not used as
+    pipeline, data, context or tensor parallelism.
     """
     for verb, said in (("freeze", plan.freeze), ("lora", plan.lora)):
         if said is not None:
@@ -77,8 +77,8 @@ def setup_of(plan: Plan) -> TrainingSetup:
 
 
 def _roles(plan: Plan) -> dict[Role, tuple[str, ...]]:
-    """Returns the mesh axes of each role, outermost first. Raises CannotSayError for an axis without exactly one
-    role."""
+    """Returns the mesh axes of each kind of parallelism (role), outermost first. Raises CannotSayError unless each axis
+    has exactly one role."""
     mesh = [a.name for a in plan.mesh.axes if a.size > 1]
     pipeline = [plan.split.axis] if plan.split else []
     sequence = plan.axes_of("sequence")

@@ -1,4 +1,4 @@
-"""Writes a TrainingSetup as the text of a plan, and says which settings each sentence comes from."""
+"""Writes a TrainingSetup as the text of a plan, and records which settings each sentence comes from."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from planc.ir.plan import NOUNS, Noun, Recompute, Route
 
 @dataclass(frozen=True)
 class PlanSentence:
-    """A sentence of a plan, and the settings (names of fields of TrainingSetup) that the sentence comes from."""
+    """A sentence of a plan, and the `settings` (fields of TrainingSetup) that it comes from."""
 
     text: str
     settings: tuple[str, ...]
 
 
 def axis_names(setup: TrainingSetup) -> dict[Role, str]:
-    """Returns the axis name of each role in `setup` that has more than one rank.
+    """Returns the mesh axis of each kind of parallelism (role) that has more than one rank in `setup`.
 
-    The data-parallel axis is called fsdp if it shards parameters, gradients and optimizer state, else dp.
+    The axis of sharded data parallelism is called fsdp if it shards parameters, gradients and optimizer state, else dp.
     """
     data = "fsdp" if setup.zero == 3 else "dp"
     names: dict[Role, str] = {"pp": "pp", "replica": "replica", "shard": data, "cp": "cp", "tp": "tp"}
@@ -34,14 +34,14 @@ def axis_names(setup: TrainingSetup) -> dict[Role, str]:
 
 
 def sentences(setup: TrainingSetup) -> tuple[PlanSentence, ...]:
-    """Returns the sentences of the plan of `setup`, without its `plan` line, in planc's usual order."""
+    """Returns the sentences of the plan of `setup`, in order, without the first line (`plan NAME`)."""
     return tuple(_sentences(setup, axis_names(setup)))
 
 
 def plan_text(setup: TrainingSetup, comments: Sequence[str] = (), head: Sequence[str] = ()) -> str:
-    """Returns the text of the plan of `setup`, formatted as by `planc fmt`.
+    """Returns the plan of `setup` as text, formatted as by `planc fmt`.
 
-    `comments` is empty or has one comment for each of `sentences`. `head` are comment lines after the `plan` line.
+    `comments` is empty, or has one comment for each sentence. `head` are comment lines below the `plan` line.
     """
     from planc.syntax.fmt import format_text
 
@@ -88,7 +88,7 @@ def _data_parallel(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[Plan
 
 
 def _divided(setup: TrainingSetup) -> tuple[Noun, ...]:
-    """Returns the kinds of state that the `shard` ranks shard."""
+    """Returns the kinds of state (parameters, gradients, optimizer) that ZeRO shards."""
     if setup.zero == 3 and setup.whole_grads:
         return ("params", "optimizer")
     return NOUNS[len(NOUNS) - setup.zero :]
@@ -156,8 +156,7 @@ def _pipeline(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[PlanSente
 
 
 def _stage_words(stages: tuple[int, ...]) -> Iterator[str]:
-    """Yields the stages as words of a `split` sentence, such as `embed + 3`, `2 x 4 layers`, `3 + head`. Adjacent
-    stages of equal length are merged."""
+    """Yields the words of each stage in a `split` sentence: `embed + 3`, `2 x 4 layers` (two stages), `3 + head`."""
     yield f"embed + {stages[0]}" if stages[0] else "embed"
     index = 1
     while index < len(stages) - 1:

@@ -18,11 +18,11 @@ replicate state; data-parallel ranks that shard state by `zero`; context paralle
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderShape:
-    """The sizes of a decoder, and the features that determine its family.
+    """The sizes and features of a decoder model.
 
-    Sizes are integers. A size of 0 means that the model lacks the feature, but `kv_heads` 0 means as many as `heads`,
-    `head_dim` 0 means embed / heads, and `positions` counts learned positions. `dense_layers` is the number of leading
-    layers without experts, `mtp_layers` the number of MTP modules after the layers.
+    A size of 0 means that the model has no such part; but `kv_heads` 0 means as many as `heads`, and `head_dim` 0 means
+    embed / heads. `positions` is the number of learned positions, `dense_layers` that of leading layers without
+    experts, `mtp_layers` that of MTP modules after the layers.
     """
 
     layers: int
@@ -57,7 +57,7 @@ class DecoderShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Quantized:
-    """Matmuls in low precision. `which` are names of ops; `method` is the text after `as` in a plan, such as
+    """Matmuls in low precision. `which` are the names of their ops; `method` is their format in a plan, such as
     `float8(rowwise)`."""
 
     which: tuple[str, ...]
@@ -68,11 +68,10 @@ class Quantized:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSetup:
-    """A complete configuration: each field has a value, from a file or a default.
+    """A training configuration in which each field has a value, from a file or a default.
 
-    Degrees are numbers of ranks, 1 for no parallelism of that kind. `model` and `cluster` are the words after these
-    verbs in a plan. `shape` has the sizes of the model if the file gives sizes instead of a name. Batch sizes are in
-    sequences.
+    Degrees of parallelism are numbers of ranks, 1 for none. `model` and `cluster` are the words after `model` and
+    `cluster` in a plan. `shape` has the model's sizes if the file gives sizes and not a name.
     """
 
     name: str
@@ -154,8 +153,8 @@ class TrainingSetup:
 
 
 class CannotSayError(ValueError):
-    """A plan cannot be expressed in degrees of parallelism, or a system has no field for a sentence. `verb` is the verb
-    of that sentence."""
+    """A plan cannot be converted to a TrainingSetup, or a system lacks a field for the sentence with the verb
+    `verb`."""
 
     def __init__(self, message: str, verb: str) -> None:
         super().__init__(message)

@@ -1,5 +1,4 @@
-"""Converts the sizes of a model to a `model` sentence and back, by finding the model of the catalog with that
-architecture."""
+"""Converts the sizes of a model to the words of a `model` sentence and back, by the catalog's models."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ from planc.ir.model import Model
 
 @dataclass(frozen=True)
 class Family:
-    """A model of the catalog that represents its architecture: the features of the architecture, and the sizes that a
-    `model` sentence may change."""
+    """Models with one architecture. `name` is a model of the catalog with it, whose `sizes` a `model` sentence may
+    change. `latent` means latent attention (MLA), `routed` means experts."""
 
     name: str
     sizes: tuple[str, ...]
@@ -28,7 +27,7 @@ class Family:
     routed: bool = False
 
     def has(self, shape: DecoderShape) -> bool:
-        """True if the family's models have the norms, positions, biases, head and experts of `shape`."""
+        """True if the family has the norms, positions, biases, head, attention and experts of `shape`."""
         own = (self.rms_norm, self.rotary, self.gated, self.biased, self.query_norm, self.tied)
         asked = (shape.rms_norm, shape.rotary, shape.gated, shape.biased, shape.query_norm, shape.tied)
         return own == asked and (self.latent, self.routed) == (bool(shape.kv_lora), bool(shape.experts))
@@ -58,10 +57,10 @@ FAMILIES = (
 
 
 def model_words(shape: DecoderShape) -> str:
-    """Returns the words after `model` in a plan for `shape`: the published name if every size matches, else a name and
-    the sizes that differ from those of the named model.
+    """Returns the words after `model` in a plan with the sizes `shape`: the name of a published model with these sizes,
+    or else the name of a similar model with the sizes that differ.
 
-    Raises ValueError, with a message for the user, if the catalog has no such architecture.
+    Raises ValueError, with a message for the user, if no model of the catalog has the architecture.
 
     >>> model_words(DecoderShape(layers=32, embed=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256))
     'llama3_8b'
@@ -90,14 +89,14 @@ _SIZES = (*_GROUPED, *_LATENT, "shared_ffn", "vocab", "positions", "mtp_layers")
 
 
 def _sizes(shape: DecoderShape) -> dict[str, int]:
-    """Returns the non-zero sizes of a shape. Sizes that follow from the number of heads are filled in."""
+    """Returns the sizes of `shape` that are not 0, with the default number of kv heads and head dim filled in."""
     filled = {"kv_heads": shape.kv_heads or shape.heads, "head_dim": shape.head_dim or shape.embed // shape.heads}
     found = {name: filled.get(name) or getattr(shape, name) for name in _SIZES}
     return {name: size for name, size in found.items() if size}
 
 
 def _unlike(shape: DecoderShape, wanted: dict[str, int], model: Model) -> str:
-    """Describes the first difference between `model` and the shape; "" if there is none."""
+    """Describes the first difference between `model` and the shape, whose sizes are `wanted`; "" if there is none."""
     implied = {"kv_heads": model.sizes["heads"], **model.sizes}
     for name in _SIZES:
         if wanted.get(name, 0) != implied.get(name, 0):
@@ -120,7 +119,7 @@ def _relatives(family: Family) -> tuple[str, ...]:
 
 
 def shape_of(model: Model) -> DecoderShape | None:
-    """Returns the shape of `model`; None if its family is not in FAMILIES."""
+    """Returns the sizes and features of `model`; None if its architecture is not in FAMILIES."""
     family = next((f for f in FAMILIES if build_model(f.name).family == model.family and f.tied == model.tied), None)
     if family is None:
         return None
@@ -139,7 +138,7 @@ def shape_of(model: Model) -> DecoderShape | None:
 
 
 def _dense_layers(model: Model) -> int:
-    """Returns the number of leading layers without experts in a model with experts; 0 for a model without experts."""
+    """Returns the number of leading layers without experts; 0 for a model without experts."""
     if "experts" not in model.sizes:
         return 0
     routed = [any(op.region == "experts" for op in model.ops[kind]) for kind in model.kinds]

@@ -1,4 +1,4 @@
-"""Defines a system: how its files are read to a TrainingSetup, and written from one."""
+"""Describes a system: how planc converts its files to a TrainingSetup, and a TrainingSetup to its file."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ Writer = Callable[[TrainingSetup], Any]
 
 
 class Omit:
-    """The type of `OMIT`, which a writer returns if the file shall not set the field."""
+    """The type of `OMIT`, which a field's writer returns so that the exported file does not set the field."""
 
 
 OMIT = Omit()
 
 
 def unless(default: object, value: object) -> object:
-    """Returns `value`, or OMIT if it equals the `default` that the system uses for a field that is not set."""
+    """Returns `value` for a field of an exported file; OMIT if it is the system's `default`, which needs no line."""
     return OMIT if value == default else value
 
 
 def when(condition: object, value: object = True) -> object:
-    """Returns `value` if `condition` is true, and OMIT otherwise."""
+    """Returns `value` for a field of an exported file if `condition` is true, else OMIT."""
     return value if condition else OMIT
 
 
 @dataclass(frozen=True, kw_only=True)
 class System(FieldTable):
-    """A system whose configuration planc reads, writes, or both.
+    """A training system whose configuration planc reads, writes, or both.
 
-    `settings` has a reader for each field of TrainingSetup that the system's files decide. Other fields have the
-    default of TrainingSetup.
+    `settings` has a reader for each field of TrainingSetup that the system's files decide; the other fields keep their
+    defaults.
     """
 
     formats: tuple[Format, ...]

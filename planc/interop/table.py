@@ -1,5 +1,4 @@
-"""Lists a system's fields as rows of a table: how planc treats each field, and the sentences that the field contributes
-to."""
+"""Lists the fields of a system for the documentation: how planc treats each field, and which sentences it affects."""
 
 from __future__ import annotations
 
@@ -57,8 +56,8 @@ VERBS = {
 
 @dataclass(frozen=True)
 class FieldRow:
-    """A field of a system: its name, default and treatment. `becomes` has the verbs of the sentences that a read field
-    contributes to, or says why a field is refused or has no effect. `written` is True if an export sets the field."""
+    """A field of a system, for a table. `becomes` names the verbs of the sentences that a read field affects, or says
+    why the field is refused or has no effect. `written` is True if an export sets the field."""
 
     name: str
     default: FieldValue
@@ -68,8 +67,7 @@ class FieldRow:
 
 
 def rows(system: System) -> tuple[FieldRow, ...]:
-    """Returns the fields of `system`, in the order of its table. A noted field whose name has a `*` stands for all
-    fields that match."""
+    """Returns the fields of `system`, in the order of its table. A name with `*` stands for all fields that match."""
     settings = settings_of_fields(system)
 
     def row(field: Field) -> FieldRow:
@@ -82,8 +80,8 @@ def rows(system: System) -> tuple[FieldRow, ...]:
 
 
 def settings_of_fields(system: System) -> dict[str, tuple[str, ...]]:
-    """Returns for each field of `system` the settings that it decides. A field decides a setting if the function that
-    reads the setting names the field, directly or in a function that it calls."""
+    """Returns the settings that each field of `system` decides: those whose reader names the field, directly or in a
+    function that it calls."""
     found: dict[str, list[str]] = {}
     for setting, read in system.settings.items():
         words = set(_words(read, set()))
@@ -99,8 +97,8 @@ def settings_of_fields(system: System) -> dict[str, tuple[str, ...]]:
 
 
 def _composed(name: str, words: set[str]) -> bool:
-    """True if `name` is composed of up to three of `words`, like `f"parallelism.{kind}_degree"`. The first or the last
-    part may be missing."""
+    """True if `name` consists of a prefix, one of `words` and a suffix, as code such as `f"parallelism.{kind}_degree"`
+    builds it. Prefix and suffix are in `words` too, or empty."""
     ends = ["", *(w for w in words if len(w) > 2 and w[0] in "._" and name.endswith(w))]
     starts = ["", *(w for w in words if len(w) > 2 and w[-1] in "._" and name.startswith(w))]
     return any(name[len(a) : len(name) - len(b)] in words for a in starts for b in ends)

@@ -1,4 +1,4 @@
-"""Reads the values of a system's fields as the system would see them: set by the files, or else the defaults."""
+"""Reads the values of a system's fields, as the files, the command line or the system's defaults give them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _FALSE = ("false", "0", "no", "off", "none", "null", "")
 
 @dataclass(frozen=True)
 class Origin:
-    """A field that a setting was read from: its name, value and place. `span` is None for a default and for an
-    option."""
+    """A field that a setting was read from. `span` is its place in a file; None for a default, and for a value given on
+    the command line."""
 
     name: str
     value: FieldValue
@@ -39,9 +39,8 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The command line's answers to questions that the files leave open: the words of a `cluster` and of a `model`
-    sentence, the number of devices of that cluster, and missing fields such as `seq_length` by the system's own names
-    (`given`)."""
+    """The command line's answers to questions that the files leave open: the words after `cluster` and `model` in the
+    plan, the number of devices of that cluster, and values of fields by the system's own names (`given`)."""
 
     cluster: str = ""
     devices: int = 0
@@ -54,14 +53,14 @@ class Options:
 
 
 class RefusedError(Exception):
-    """A setting cannot be read. The diagnostic is already recorded."""
+    """A setting cannot be read; its diagnostic is already recorded."""
 
 
 class Values:
     """Reads the values of a system's fields one by one.
 
-    Each field that is read is recorded as an origin of the current setting. For a wrong value, or a value that no
-    sentence of a plan expresses, a diagnostic is recorded at the place of the value.
+    Each field that is read is recorded as an origin of the current setting. A diagnostic is recorded, at the place of
+    the value, for a wrong value and for a value that no sentence of a plan expresses.
     """
 
     def __init__(self, system: FieldTable, documents: Iterable[Document], options: Options) -> None:
@@ -106,7 +105,7 @@ class Values:
 
     @contextmanager
     def recorded(self) -> Iterator[dict[str, Origin]]:
-        """A context that yields the origins of the fields read inside it."""
+        """Returns a context that collects the fields read inside it, the origins of one setting."""
         before, self._origins = self._origins, {}
         try:
             yield self._origins
@@ -114,22 +113,20 @@ class Values:
             self._origins = before | self._origins
 
     def is_given(self, name: str) -> bool:
-        """True if a file or an option sets the field `name`. The field does not become an origin of the current
-        setting."""
+        """True if a file or the command line sets `name`. The field does not become an origin of the setting."""
         self.looked_at.add(self._own(name))
         return self._own(name) in self._given
 
     def _own(self, name: str) -> str:
-        """Returns the system's own name of the field that a setting calls `name`; "" if the system has no such
-        field."""
+        """Returns the system's name of another system's field `name`, whose settings it reuses; "" if it has none."""
         return self.system.calls.get(name, name).removeprefix("not ")
 
     def has(self, name: str) -> bool:
-        """True if the system has a field that a setting calls `name`."""
+        """True if the system has the field `name`, which may have another name there (`FieldTable.calls`)."""
         return bool(self._own(name))
 
     def raw(self, name: str) -> FieldValue:
-        """Returns the value of the field `name` as written in the file, or its default."""
+        """Returns the value of the field `name` as written in the file, or its default, unconverted."""
         name = self._own(name)
         if not name:
             return None
@@ -146,8 +143,7 @@ class Values:
         return value
 
     def place(self, *names: str) -> Span:
-        """Returns the place of the first field in `names` that a file sets; the place of the whole file if none is
-        set."""
+        """Returns the place of the first of the fields `names` that a file sets; else the start of the first file."""
         spans = (self._given[own].span for own in map(self._own, names) if own in self._given)
         return next(spans, self.documents[0].whole())
 
@@ -158,8 +154,7 @@ class Values:
         return self._number(name, int, minimum, "a whole number")
 
     def maybe_whole(self, name: str, *, minimum: int = 0) -> int | None:
-        """Returns the value of `name` as an integer of at least `minimum`; None if the field is not set, or is set to
-        none."""
+        """Returns the value of `name` as an integer of at least `minimum`; None if the field is unset or `none`."""
         return None if self._is_none(self.raw(name)) else self.whole(name, minimum=minimum)
 
     def number(self, name: str, *, minimum: float = 0.0) -> float:
@@ -167,8 +162,7 @@ class Values:
         return self._number(name, float, minimum, "a number")
 
     def maybe_number(self, name: str, *, minimum: float = 0.0) -> float | None:
-        """Returns the value of `name` as a number of at least `minimum`; None if the field is not set, or is set to
-        none."""
+        """Returns the value of `name` as a number of at least `minimum`; None if the field is unset or `none`."""
         return None if self._is_none(self.raw(name)) else self.number(name, minimum=minimum)
 
     def flag(self, name: str) -> bool:
@@ -187,7 +181,7 @@ class Values:
         raise self.wrong(name, "true or false")
 
     def text(self, name: str, *legal: str) -> str:
-        """Returns the value of `name` as text; "" if the field is not set. With `legal`, any other text is an error."""
+        """Returns the value of `name` as text; "" if unset. Raises RefusedError for a text that is not `legal`."""
         value = self.raw(name)
         text = "" if value is None else str(value)
         if legal and text not in legal:
@@ -195,16 +189,15 @@ class Values:
         return text
 
     def words(self, name: str) -> tuple[str, ...]:
-        """Returns the value of `name` as a tuple of words. A single text is split at commas; () if the field is not
-        set."""
+        """Returns the value of `name` as words: the items of a list, or a text split at commas; () if it is unset."""
         value = self.raw(name)
         if self._is_none(value):
             return ()
         return tuple(str(v) for v in value) if isinstance(value, tuple) else tuple(str(value).split(","))
 
     def devices(self) -> int:
-        """Returns the number of devices of the command line's cluster. Records a diagnostic if there is no cluster, or
-        if the launcher in the files starts another number of ranks."""
+        """Returns the number of devices of the cluster that the command line names. Raises RefusedError if it names
+        none, or if the launcher in the files starts another number of ranks."""
         if not self.options.devices:
             raise self.missing("--cluster", "the machines")
         self._origins["--cluster"] = Origin("--cluster", self.options.cluster, None, True)
@@ -227,8 +220,7 @@ class Values:
             self.options = replace(self.options, cluster=f"1 x {node[1]}({count})", devices=count)
 
     def model(self) -> Model:
-        """Returns the model of the `model` setting, as the language reads it. Readers need it for the names of its
-        ops."""
+        """Returns the model that the `model` setting describes. Other settings need the names of its ops."""
         from planc.interop.words import read_model
 
         if self._model is None:
@@ -241,7 +233,7 @@ class Values:
         return self._model
 
     def needed(self, name: str) -> int:
-        """Returns the value of `name` as an integer. Records E1306 if neither a file nor an option gives it."""
+        """Returns the value of `name` as an integer. Raises RefusedError (E1306) if nothing sets it."""
         if self._is_none(self.raw(name)):
             raise self.missing(f"--set {name}=N", f"`{name}`")
         return self.whole(name)
@@ -249,7 +241,8 @@ class Values:
     # Findings.
 
     def wrong(self, name: str, legal: str) -> RefusedError:
-        """Records E1305: the value of `name` is not `legal`."""
+        """Records E1305 (the value of `name` is not `legal`, such as `true or false`); returns the exception to
+        raise."""
         value = printable(str(self.raw(name)))[:60]
         shell = "; the script leaves it to the shell" if "$" in value else ""
         variable = re.fullmatch(r"\$\{?(\w+)\}?", value)
@@ -258,32 +251,32 @@ class Values:
         return self.report("E1305", f"`{name}` is {value}, which is not {legal}{shell}", name, help=help)
 
     def refused(self, why: str, *names: str, instead: str = "") -> RefusedError:
-        """Records E1304: a plan has no sentence for the combination of the fields `names`; `why` is the reason.
-        `instead` is an option with a value that a plan can express, "" for none."""
+        """Records E1304 (no sentence of a plan expresses the values of the fields `names`); returns the exception to
+        raise. `why` is the reason; `instead` is an option with a value that a plan can express ("": none)."""
         spelled = [self._spelled.get(n, n) for n in map(self._own, names)]
         given = [name for name in spelled if name in self._given or self._own(name) in self._given]
         help = instead or f"--ignore {given[0]} leaves it out: its default counts then" if instead or given else ""
         return self.report("E1304", f"{', '.join(f'`{n}`' for n in spelled)}: {why}", *names, help=help)
 
     def approximate(self, why: str, *names: str) -> None:
-        """Records W1310: the plan expresses the fields `names` only approximately; `why` says how they differ."""
+        """Records W1310 (a plan expresses the fields `names` only approximately); `why` is the difference."""
         shown = ", ".join(f"`{self._spelled.get(n, n)}`" for n in names)
         self.report("W1310", f"{shown}: {why}", *names)
 
     def apart(self, why: str, *names: str) -> RefusedError:
-        """Records E1307: the values of `names` contradict each other; `why` explains it, with the arithmetic."""
+        """Records E1307 (the values of `names` contradict each other: `why`); returns the exception to raise."""
         return self.report("E1307", why, *names)
 
     def missing(self, option: str, what: str) -> RefusedError:
-        """Records E1306: the files do not say `what`. `option` is the option of the command line that gives it."""
+        """Records E1306 (the files do not say `what`; `option` gives it); returns the exception to raise."""
         message = f"{self.system.title}'s file does not say {what}"
         beside = dict.fromkeys(name for document in self.documents for name in document.unfound)
         more = f", or name {', '.join(map(printable, beside))} too, which the script reads" if beside else ""
         return self.report("E1306", message, help=f"give it with {option}{more}")
 
     def report(self, code: str, message: str, *names: str, help: str = "") -> RefusedError:
-        """Records a diagnostic with `code` and `message` at the first of the fields `names` that is set. Returns the
-        exception, for the caller to raise."""
+        """Records a diagnostic with `code` and `message` at the first of the fields `names` that is set, and returns
+        the exception to raise."""
         found = Diagnostic(code, message, self.place(*names), help=help)
         if found not in self.diagnostics:
             self.diagnostics.append(found)
@@ -311,8 +304,7 @@ class Values:
 
 
 def _whole(value: str | int | float) -> int:
-    """Converts a value to an integer, also if it is written as `1e3` or `8.0`. Raises ValueError for any other
-    value."""
+    """Returns `value` as an integer, also if it is written as `1e3` or `8.0`. Raises ValueError for another value."""
     if isinstance(value, str) and len(value) > 40:
         raise ValueError
     number = float(value)

@@ -1,4 +1,4 @@
-"""Reads the words of `model` and `cluster` sentences with the language itself."""
+"""Evaluates the words after `model` and `cluster` in a plan, by the plan language."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ _MODEL, _CLUSTER = "llama_tiny", "1 x h100_node"
 
 
 def read_model(words: str, folder: Path) -> Model | tuple[Diagnostic, ...]:
-    """Returns the model of the sentence `model WORDS` (`words`) in a plan in `folder`; the diagnostics if it has
-    errors."""
+    """Returns the model that the sentence `model WORDS` names in a plan in `folder`, or its diagnostics."""
     plan = _plan_with(words, _CLUSTER, folder)
     return plan.model if isinstance(plan, Plan) else plan
 
 
 def read_cluster(words: str, folder: Path) -> Cluster | tuple[Diagnostic, ...]:
-    """Returns the cluster of the sentence `cluster WORDS` (`words`) in a plan in `folder`; the diagnostics if it has
-    errors."""
+    """Returns the cluster that the sentence `cluster WORDS` names in a plan in `folder`, or its diagnostics."""
     plan = _plan_with(_MODEL, words, folder)
     return plan.cluster if isinstance(plan, Plan) else plan
 

@@ -1,2 +1,1 @@
-"""The values that describe a plan: Mesh, Axis, Dim, Tensor, Op, Layout, Plan, and the results about plans. All are
-frozen."""
+"""The immutable values that describe a plan (Mesh, Axis, Op, Layout, Plan, ...) and the results of its analysis."""

@@ -1,4 +1,4 @@
-"""The attention kernel that a program calls, as far as costs depend on it."""
+"""Properties of the attention kernel in a program that affect time and memory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionKernel:
-    """The attention kernel of a program, for costing the time and memory of its scores.
+    """Properties of the attention kernel in a program that affect time and memory.
 
-    `forward_bytes` and `backward_bytes` are the device memory traffic per score, matmuls included; 0 for a fused
-    kernel, which stores no scores. `replay_bytes` is the extra traffic per score when the backward recomputes the
-    probabilities because those of the forward were not saved.
+    `forward_bytes` and `backward_bytes` are the device memory traffic (bytes) per element of the score matrix, that of
+    the matmuls included; 0 for a fused kernel, which does not store scores. `replay_bytes` is the additional traffic if
+    the backward recomputes the probabilities.
     """
 
     forward_bytes: float = 0.0
@@ -32,10 +32,10 @@ class AttentionKernel:
     """`repeats_keys`, for attention with a sliding window."""
 
     def repeats(self, op: Op) -> bool:
-        """True if grouped keys and values of the attention `op` are materialized per query head."""
+        """True if, for the attention `op`, keys and values of a GQA group are copied once per query head."""
         return self.repeats_keys or (self.repeats_windowed_keys and op.window > 0)
 
     @property
     def stores_scores(self) -> bool:
-        """True if the kernel writes scores to memory, which a fused kernel does not."""
+        """True if the kernel writes the score matrix to memory; a fused kernel does not."""
         return self.forward_bytes > 0

@@ -1,4 +1,4 @@
-"""The audit, `planc.audit/1`: predicted collectives and memory against those observed in the program."""
+"""The result of `planc audit` (`planc.audit/1`): predicted and observed collectives and memory of a program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Total:
-    """Calls per device and optimizer step, and their payload: for each call the larger of its input and output."""
+    """The number of calls per device and optimizer step, and the bytes of each call's larger of input and output."""
 
     count: int = 0
     bytes: int = 0
@@ -44,7 +44,7 @@ class AuditOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRow:
-    """One operation over one mesh axis on one pipeline stage."""
+    """Predicted and observed calls of one collective over one mesh axis on one pipeline stage."""
 
     op: str
     axis: str
@@ -76,7 +76,7 @@ class AuditRow:
 
 @dataclass(frozen=True, kw_only=True)
 class PeakMemory:
-    """Peak bytes of a step on one rank class, without the runtime's own reserve."""
+    """Predicted and observed peak bytes of a step on one class of equivalent ranks, without the runtime's memory."""
 
     stage: int
     predicted_bytes: float
@@ -98,7 +98,7 @@ class PeakMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
-    """Sequences and shards on each rank, compared with those of its coordinates in the plan's mesh."""
+    """Result of checking each rank's sequences and shards against its coordinates in the plan's mesh."""
 
     ranks: int = 0
     """Number of ranks that were checked."""
@@ -111,7 +111,7 @@ class Placed:
 
 @dataclass(frozen=True, kw_only=True)
 class AxisWire:
-    """Bytes that one device sends over one mesh axis in a step, all operations together."""
+    """Predicted and observed bytes that one device sends over one mesh axis in a step, in all operations."""
 
     axis: str
     predicted_bytes: int
@@ -136,7 +136,7 @@ class AxisWire:
 
 @dataclass(frozen=True, kw_only=True)
 class HostBytes:
-    """Bytes transferred between one device and its host in a step, or stored on the host for it."""
+    """Predicted and observed bytes in a step, sent between a device and its host or stored in host memory."""
 
     what: str
     """`resting`, `to host` or `from host`."""
@@ -181,8 +181,7 @@ class LiveBuffer:
 
 @dataclass(frozen=True, kw_only=True)
 class OperationOverlap:
-    """One operation over one axis in a compiled program: its asynchronous bytes, and the exposed seconds that are
-    predicted."""
+    """One collective over one mesh axis in a compiled program: how much of it overlaps with compute."""
 
     op: str
     axis: str
@@ -263,11 +262,11 @@ SMALL_AXIS = 0.005
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """Predicted against observed figures, for every class of equivalent ranks.
+    """Predicted and observed collectives and memory of a plan, for every class of equivalent ranks.
 
-    `normalisations` says in words how the plan was changed to trace it; `unparsed` names calls that could not be
-    attributed, and must be empty. If a compiler chooses the collectives (`compiler`), bytes are those sent, and the
-    audit judges axes rather than rows.
+    `normalisations` are the changes to the plan for tracing, in words. `unparsed` are names of observed calls that the
+    audit does not know; it fails if there are any. If a compiler chooses the collectives, `compiler` is its report,
+    bytes are those sent, and the audit compares mesh axes (`wire`) instead of `rows`.
     """
 
     plan: str
@@ -315,7 +314,7 @@ class Audit:
 
 
 def judged(wire: tuple[AxisWire, ...]) -> tuple[AxisWire, ...]:
-    """Return the axes of `wire` that carry more than SMALL_AXIS of all bytes, predicted or observed."""
+    """Return the axes with more than SMALL_AXIS of all predicted or observed bytes; others are only shown."""
     predicted, observed = sum(w.predicted_bytes for w in wire), sum(w.observed_bytes for w in wire)
     large = (w.predicted_bytes > SMALL_AXIS * predicted or w.observed_bytes > SMALL_AXIS * observed for w in wire)
     return tuple(w for w, is_large in zip(wire, large, strict=True) if is_large)
@@ -324,7 +323,7 @@ def judged(wire: tuple[AxisWire, ...]) -> tuple[AxisWire, ...]:
 def compared(stage: int, predicted: Totals, observed: Totals) -> tuple[AuditRow, ...]:
     """Return one row for every operation, mesh axis and dtype in `predicted` or `observed`, sorted.
 
-    Both have the calls and bytes of pipeline stage `stage`. A key that is missing in one of them counts as no calls.
+    Both arguments are of pipeline stage `stage`. If one lacks an operation, its count and bytes are 0 there.
     """
     return tuple(
         AuditRow(
@@ -340,8 +339,7 @@ def compared(stage: int, predicted: Totals, observed: Totals) -> tuple[AuditRow,
 
 
 def differences(rows: tuple[AuditRow, ...]) -> list[str]:
-    """Return those of `rows` whose prediction and observation differ, each as a line of text with both counts and
-    bytes."""
+    """Return a line of text, with both counts and bytes, for each row whose prediction and observation differ."""
     return [
         f"stage {r.stage}: {r.op} over {r.axis} in {r.dtype}: predicted {r.predicted.count} calls and "
         f"{r.predicted.bytes} bytes, observed {r.observed.count} and {r.observed.bytes}"

@@ -10,11 +10,10 @@ from planc.ir.plan import PASSES_KEYS, Kernel, Override, Plan, Replicate, Shard,
 
 
 def without_axes_of_one(plan: Plan) -> Plan:
-    """Return `plan` with axes of size 1 removed from its sentences. If no sentence names one, the same object is
-    returned.
+    """Return `plan` without axes of size 1 in its sentences; the same object if no sentence names one.
 
-    The axes stay in the mesh. A sentence that replaces other sentences (an `override`, a `store` for a region) stays
-    too, but without the axis.
+    The mesh keeps the axes. A sentence that takes precedence over others (an `override`, a `store` for a region of the
+    model) stays even if it has no axis left.
     """
     mesh = plan.mesh
     ones = {name for name, axis in mesh.every.items() if axis.size == 1}
@@ -56,8 +55,8 @@ def _stores(plan: Plan, ones: set[str]) -> Iterator[Store]:
 
 
 def _attention(plan: Plan, ones: set[str]) -> Kernel | None:
-    """Return the plan's attention kernel. If all axes that shard the sequence have size 1, attention needs no keys of
-    other ranks, so only the kernel of the sentence remains."""
+    """Return the plan's attention sentence. If the axes that shard the sequence have size 1, no keys come from other
+    ranks, so only the kernel that the sentence names is left (None: it names none)."""
     kernel = plan.attention
     divided = any(s.dim == "sequence" and not ones.isdisjoint(s.axes) for s in plan.shards)
     if kernel is None or kernel.method not in PASSES_KEYS or not divided or plan.axes_of("sequence", "attention"):

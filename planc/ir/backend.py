@@ -1,7 +1,7 @@
-"""The interface of a backend: everything of a backend that the compiler, the commands and the trainer call.
+"""The interface of a backend, by which the compiler, the commands and the trainer use it.
 
-`planc.lowering.load_backend` returns the backend of a target. Importing a backend loads neither a framework nor the
-backend's subpackages: each method imports what it needs.
+`planc.lowering.load_backend` returns the backend of a target. Importing a backend loads neither its framework nor its
+subpackages: each method imports what it needs.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ stored whole."""
 
 
 class Backend(Protocol):
-    """A backend: a target, and the runtime that executes the code emitted for it."""
+    """A backend emits programs for one target, such as torch on CUDA, and runs them."""
 
     @property
     def name(self) -> str:
-        """The name of the backend's folder in `planc.backends`."""
+        """The name of the backend's package in `planc.backends`."""
         ...
 
     @property
@@ -48,17 +48,17 @@ class Backend(Protocol):
 
     @property
     def one_process(self) -> bool:
-        """True if one process drives all devices of a machine; False if each device has a process."""
+        """True if one process drives all devices of a host; False if each device has its own process."""
         ...
 
     @property
     def lockstep(self) -> bool:
-        """True if all ranks of a pipeline run one program (SPMD) and wait for each other in each tick."""
+        """True if all pipeline ranks run one program (SPMD) and wait for each other in each tick of the schedule."""
         ...
 
     @property
     def launchers(self) -> tuple[str, ...]:
-        """The kinds of launch file that `launch_file` writes."""
+        """The kinds of file that `launch_file` writes: `torchrun`, `slurm`, `k8s`, ..."""
         ...
 
     @property
@@ -72,37 +72,34 @@ class Backend(Protocol):
         ...
 
     def written_for(self, version: Version) -> Backend:
-        """Return this backend with `version`, one of `versions`, as the version of the framework for which it emits."""
+        """Return this backend, but with programs for `version` of the framework (one of `versions`)."""
         ...
 
     def nearest_installed(self) -> Version:
-        """Return the version in `versions` that is nearest to the installed framework; the pinned version if no
-        framework is installed."""
+        """Return the newest of `versions` that is not newer than the installed framework (the oldest if all are newer).
+        If none is installed, return the version that planc is pinned to."""
         ...
 
     # Lowering.
 
     def refusals(self, sharded: Sharded) -> list[Diagnostic]:
-        """Return an error for every sentence of the plan in `sharded` that the backend does not support; [] if `emit`
-        can write the program."""
+        """Return an error for every sentence of the plan in `sharded` that the backend does not support."""
         ...
 
     def notes(self, sharded: Sharded) -> list[Diagnostic]:
-        """Return notes on sentences of the plan in `sharded` that the program implements in another way than the
-        sentences say."""
+        """Return a note for each sentence of the plan that the program implements in another way than it says."""
         ...
 
     def missing_module(self, plan: Plan) -> list[Diagnostic]:
-        """Return E0901 if no bundled module implements the model of `plan`, so that planc cannot train it; else []."""
+        """Return E0901 if planc has no module for the model of `plan`, and so cannot train it; else []."""
         ...
 
     def realise(self, sharded: Sharded) -> tuple[Collective, ...]:
-        """Return the collectives that the program emitted for `sharded` issues, per device and optimizer step."""
+        """Return the collectives in the program emitted for `sharded`, per device and optimizer step."""
         ...
 
     def attention_kernel(self, sharded: Sharded) -> AttentionKernel | None:
-        """Return the attention kernel that the program emitted for `sharded` calls; None if it calls the kernel that
-        the plan names."""
+        """Return the attention kernel in the program of `sharded`; None if it is the one that the plan names."""
         ...
 
     def peak_memory(
@@ -110,13 +107,13 @@ class Backend(Protocol):
     ) -> tuple[TensorBytes, ...]:
         """Return the bytes, by kind, of the emitted program's tensors at the memory peak of each pipeline rank.
 
-        `collectives` are those that `realise` returns. `in_flight` has the microbatches in flight on each rank. The
+        `collectives` is the result of `realise`. `in_flight` has the number of microbatches in flight on each rank. The
         runtime's own memory is not counted.
         """
         ...
 
     def state_layout(self, sharded: Sharded) -> StateLayout:
-        """Return the layout of parameters, gradients and optimizer state between steps in the program of `sharded`."""
+        """Return a function that gives the layout of a parameter, its gradient or its optimizer state between steps."""
         ...
 
     def emit(self, sharded: Sharded) -> str:
@@ -126,27 +123,27 @@ class Backend(Protocol):
     def launch_file(self, plan: Plan, kind: str, full: bool = False) -> str:
         """Return the text of a file that launches the plan's ranks; `kind` is one of `launchers`.
 
-        `full` is True if the predicted peak is close to the device's memory. The file then sets options of the ranks'
-        allocator against fragmentation.
+        If the predicted peak is close to the device's memory, `full` is True: the file then sets allocator options
+        against fragmentation.
         """
         ...
 
     # Running. These load the framework.
 
     def parallelize(self, program: ProgramText, model: Any) -> Any:
-        """Shard a user's module over the running process group, as `program` says, and return it.
+        """Shard a user's torch module over the running process group, as `program` does, and return the module.
 
-        `model` is a torch module with the parameter names of the plan's model, or a causal language model of the
-        transformers package. Raises TypeError if the target has no modules.
+        `model` has the parameter names of the plan's model, or is a causal language model of the transformers package.
+        Raises TypeError if the target has no modules (JAX).
         """
         ...
 
     def model_of(self, source: Any, example: Any = None, name: str = "") -> SavedModel:
-        """Return the op graph of `source`: a module, a config's fields or `package.module:function`, whose code is
-        executed.
+        """Return the op graph of `source`: a module, the fields of a config, or `package.module:function`. The model's
+        code is executed.
 
-        `example` are the module's inputs; `name` is the model's. Raises TypeError if the target has no modules, and
-        PlanError for code without an op graph.
+        `example` are inputs of the module; `name` is the model's name. Raises TypeError if the target has no modules
+        (JAX), and PlanError for code that cannot be read as an op graph.
         """
         ...
 
@@ -160,30 +157,30 @@ class Backend(Protocol):
     ) -> Any:
         """Return a sharding for every leaf of `tree`, a pytree of parameters, gradients or optimizer state (`noun`).
 
-        `rules` name the dims of leaves, and `model` is a function of the tree and tokens from which they are inferred.
-        Raises TypeError if the target has no pytrees, and PlanError for a tree or rules that do not match the plan's
-        model.
+        `rules` give the dims of leaves, by pattern. For other leaves, `model` (a function of the tree and tokens) is
+        traced to infer the dims. Raises TypeError if the target has no pytrees (torch), and PlanError for a tree or
+        rules that do not match the plan's model.
         """
         ...
 
     def runtime(self) -> Runtime:
-        """Return the functions that start a training session in a worker process."""
+        """Return the interface by which a worker process starts a training session."""
         ...
 
     def ranks(self, devices: int) -> Ranks:
-        """Join the processes of a measurement on `devices` devices in total."""
+        """Join the processes that measure together for `planc calibrate`, with `devices` devices in total."""
         ...
 
     def prober(self, window_s: float, ranks: Ranks) -> Prober:
-        """Return a prober that times small operations in windows of `window_s` seconds; `ranks` are this backend's."""
+        """Return the object that times small operations, each for `window_s` seconds, on this backend's `ranks`."""
         ...
 
     def dry_run(self, program: ProgramText) -> dict[str, Any]:
-        """Return facts about the first step of `program`, traced or lowered on abstract devices, as {name: value}."""
+        """Return facts (name: value) about a step of `program`, traced or lowered without a device."""
         ...
 
     def audit(self, plan: Plan, options: AuditOptions) -> Audit:
-        """Return the collectives and the memory predicted for `plan`, next to those observed in its program.
+        """Return the collectives and the memory predicted for `plan`, and those observed in its program.
 
         Raises PlanError for a plan or `options` that cannot be audited.
         """
@@ -192,14 +189,13 @@ class Backend(Protocol):
 
 @cached_on(lambda sharded, backend: (sharded.cache, (backend.name, backend.version)))
 def refusals(sharded: Sharded, backend: Backend) -> list[Diagnostic]:
-    """Return an error for every sentence of a propagated plan (`sharded`) that `backend` does not support."""
+    """Return an error for every sentence of the plan in `sharded` that `backend` does not support (cached)."""
     return backend.refusals(sharded)
 
 
 def run_by(sharded: Sharded, backend: Backend) -> Sharded:
-    """Return `sharded` as the program of `backend` runs it: with the program's attention kernel, and in lockstep (all
-    pipeline ranks run one program) or not. Raises PlanError with the refusals if the backend does not support all
-    sentences of the plan."""
+    """Return `sharded` with the attention kernel of the program of `backend`, and with its `lockstep`. Raises PlanError
+    if the backend does not support a sentence of the plan."""
     if refused := refusals(sharded, backend):
         raise PlanError(refused)
     stack = replace(sharded.stack, lockstep=backend.lockstep)

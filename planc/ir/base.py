@@ -1,4 +1,4 @@
-"""Base class of the IR: frozen values without extra fields, and `Cause`, the sentence that a value comes from."""
+"""Base class of the IR's values (frozen dataclasses), and `Cause`, the sentence of a plan that a value comes from."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Value:
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields for pickling, without cached results."""
+        """Return the fields to pickle; cached results are left out."""
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as plain JSON values."""
+        """Return the fields as JSON values, without rarely used fields that have their default (LEFT_OUT)."""
         plain: dict[str, Any] = asdict(self, dict_factory=_plain_dict)  # type: ignore[call-overload]
         return plain
 
@@ -66,18 +66,18 @@ class Cause(Value):
     via: Line = ""
 
     def comment(self) -> str:
-        """Return the text that cites this cause in emitted code: file name, line and sentence."""
+        """Return this cause as a comment in emitted code: file name, line and sentence."""
         return f"{plain_name(self.span.file)}:{self.span.line}  {python_comment(self.via or self.sentence)}"
 
 
 def sentence_of(cause: Cause) -> str:
-    """Return the sentence of `cause` as the plan's author wrote it, on one line."""
+    """Return the sentence of `cause` on one line. For a sentence that a layout wrote, return the `use` sentence."""
     return " ".join((cause.via or cause.sentence).split())
 
 
 def plain_name(file: str) -> str:
-    """Return the last component of the path `file` in a form that is safe in emitted code, at most 80 characters.
+    """Return the file name in the path `file`, made safe for emitted code: at most 80 characters.
 
-    All characters but letters, digits and `_.+-` become underscores, so a file name cannot inject code.
+    All characters but letters, digits and `_.+-` become underscores, so that a file name cannot inject code.
     """
     return re.sub(r"[^\w.+-]", "_", file.rsplit("/", 1)[-1], flags=re.ASCII)[:80]

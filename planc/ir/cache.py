@@ -1,7 +1,7 @@
-"""Caches of pure functions' results, stored on the value they depend on. They never change a result.
+"""Caches for the results of pure functions, stored on the object that the results depend on.
 
-`Cache` holds the results of several functions: `Plan.cache`, `Sharded.cache`, `Sharded.layout_cache`, `Model.cache`.
-`cached_on` decorates a function to use one. `Computed` is a table that fills itself, for one function of one key.
+`Cache` holds the results of several functions (`Plan.cache`, `Model.cache`, ...); the decorator `cached_on` makes a
+function use it. `Computed` caches one function of one argument.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ V = TypeVar("V")
 
 
 class Cache(dict[Callable[..., Any], dict[Hashable, Any]]):
-    """Results of functions, by function and key."""
+    """Cached results: a dictionary for each function, from key to result."""
 
     def __missing__(self, function: Callable[..., Any]) -> dict[Hashable, Any]:
         results: dict[Hashable, Any] = {}
@@ -25,14 +25,14 @@ class Cache(dict[Callable[..., Any], dict[Hashable, Any]]):
         return results
 
     def __reduce__(self) -> tuple[type[Cache], tuple[()]]:
-        """Pickle as an empty cache; results are computed again on demand."""
+        """Pickle an empty cache, because results can be computed again."""
         return Cache, ()
 
     def share(self, other: Cache, *functions: Callable[..., Any]) -> None:
-        """Share cached results with the cache `other`, for functions whose results are equal for the owners of both.
+        """From now on, use the same dictionaries of results as the cache `other`, for `functions` (default: all
+        functions in `other`).
 
-        `functions` are decorated with `cached_on`. For each of them, both caches use one table from now on. If none is
-        given, the tables of all functions in `other` are shared.
+        The functions are decorated with `cached_on`, and must return equal results for the owners of both caches.
         """
         if not functions:
             self.update(other)
@@ -76,7 +76,7 @@ def cached_on(where: Callable[..., tuple[Cache, Hashable]]) -> Callable[[Callabl
 
 
 class Computed(dict[K, V]):
-    """A table that computes an entry on its first lookup.
+    """A dictionary that computes a missing value from its key on the first lookup.
 
     >>> squares = Computed(lambda n: n * n)
     >>> squares[3], squares

@@ -1,4 +1,4 @@
-"""The checked plan: the input of propagation, costing and lowering."""
+"""`CheckedPlan`, the input of propagation, costing and lowering."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from planc.ir.plan import Plan
 
 @dataclass(frozen=True)
 class CheckedPlan:
-    """A plan without errors of any plan rule.
+    """A plan in which no plan rule (`planc.checks`) found an error.
 
-    Only `planc.checks` makes one: `check_plan` runs the rules, `assume_checked` skips them on the caller's
-    responsibility.
+    Only `planc.checks` creates one: `check_plan` runs the rules, `assume_checked` skips them for a caller who vouches
+    for the plan.
     """
 
     plan: Plan
@@ -23,5 +23,5 @@ class CheckedPlan:
 
     @property
     def for_planc(self) -> CheckedPlan:
-        """The plan as planc's own programs run it, ignoring `realise as`."""
+        """This plan without the policy of a framework (`realise as`): as planc's own programs run it."""
         return replace(self, plan=self.plan.for_planc)

@@ -1,4 +1,4 @@
-"""Collectives: the communication of a plan, per device and optimizer step."""
+"""The collectives that a plan leads to, per device and optimizer step."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ DTYPE_BYTES: dict[str, int] = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "int3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """Collective calls of one kind on one pipeline stage, before they have a time.
+    """Calls of one collective on one pipeline stage, for one tensor; `TimedCollective` adds the time.
 
-    `planc/sharding/state_collectives.py` derives those of parameters, gradients and state, `activation_collectives.py`
-    those of activations; a backend's rules (`backends/*/rules/`) then change them to what it issues.
+    `planc/sharding/` derives the collectives that layouts need, of state (`state_collectives.py`) and of activations
+    (`activation_collectives.py`). A backend's rules (`backends/*/rules/`) change them to those of its program;
+    `realised_by` names the rules that changed this one.
 
-    `buffer_bytes` is the larger of the input and output buffer of one call on one device; `count` is the number of
-    calls per device and optimizer step, and `per` says if they run in each microbatch or once a step. `realised_by`
-    names the realisation rules that changed the row; empty for a semantic one.
+    `buffer_bytes` is the larger of the input and output of one call on one device; `count` is the number of calls per
+    device and optimizer step, and `per` says if a call runs in each microbatch or once a step.
     """
 
     op: CollectiveOp
@@ -50,12 +50,12 @@ class Collective:
 
     @property
     def axis(self) -> str:
-        """The axes' names joined by `+`, outermost first."""
+        """The names of the mesh axes joined by `+`, outermost first."""
         return "+".join(self.axes)
 
     @property
     def payload_bytes(self) -> float:
-        """Bytes of all buffers, per device and optimizer step."""
+        """Bytes of the buffers of all calls, per device and optimizer step."""
         return self.buffer_bytes * self.count
 
     @property
@@ -65,4 +65,4 @@ class Collective:
         if self.op == "send_recv":
             return self.payload_bytes
         ring = self.payload_bytes * (n - 1) / n
-        return 2 * ring if self.op == "all_reduce" else ring
+        return 2 * ring if self.op == "all_reduce" else ring  # a reduce-scatter, then an all-gather

@@ -1,4 +1,4 @@
-"""The names of tensor dims. An *axis* is of the mesh, a *dim* is of a tensor."""
+"""Names of tensor dims. In planc, an *axis* is a mesh axis, and a *dim* is a tensor dim."""
 
 from __future__ import annotations
 

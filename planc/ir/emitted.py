@@ -1,4 +1,4 @@
-"""Imports an emitted program, always from its text. A copy on disk is only for tracebacks and debuggers."""
+"""Imports an emitted program from its text. A copy on disk serves only tracebacks and debuggers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planc.files import read_bounded, write_atomically
 
 
 def import_text(text: str, name: str) -> ModuleType:
-    """Return the module with source `text`. The same text returns the same module."""
+    """Return a module with source `text`, executed once: the same text returns the same module."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     module_name = f"{name}_{digest}"
     if module_name in sys.modules:
@@ -33,7 +33,7 @@ def import_text(text: str, name: str) -> ModuleType:
 
 
 def _write_copy(text: str, name: str) -> str:
-    """Write a copy of the text, if the disk allows it, and return the path. Several ranks may write it at once."""
+    """Write the text to a file in the cache, if possible; return its path. Several ranks may write it at once."""
     path = cache_folder() / "programs" / name
     with suppress(OSError):
         if path.is_symlink():

@@ -1,7 +1,7 @@
-"""Types of the fields that are read from files: each accepts only values that planc itself could have written.
+"""Types of the fields that planc reads from files; each accepts only values that planc itself could have written.
 
-A plain `str` field would let a compiled plan carry any text, which reaches the programs that planc emits. The markers
-check only while pydantic reads; constructing values in Python stays as fast as before.
+A plain `str` field would let a compiled plan carry any text into the programs that planc emits. The checks run only
+when a file is read, so constructing values in Python stays fast.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GLOB = r"[A-Za-z_*][\w*\[\]\-]*(\.[\w*\[\]\-]+)*"
 
 @dataclass(frozen=True)
 class Matching:
-    """Text of at most `longest` characters that matches `pattern` as a whole."""
+    """Type of a text that matches `pattern` as a whole, of at most `longest` characters."""
 
     pattern: str
     kind: str
@@ -52,7 +52,7 @@ class Matching:
 
 @dataclass(frozen=True)
 class OneLine:
-    """Printable text without line breaks, control or bidirectional characters."""
+    """Type of a printable text without line breaks, control or bidirectional characters."""
 
     kind: str = "one printable line"
     longest: int = MAX_LINE
@@ -68,7 +68,7 @@ class OneLine:
 
 @dataclass(frozen=True)
 class Within:
-    """A finite number from `minimum` to `most`."""
+    """Type of a finite number from `minimum` to `most`."""
 
     minimum: float
     most: float
@@ -79,7 +79,7 @@ class Within:
         return _after_validator(self.check, source, handler)
 
     def check(self, value: float) -> float:
-        """Return `value` (bytes, seconds or another unit of its field). Raises ValueError outside the range."""
+        """Return `value` (bytes, seconds or the unit of its field). Raises ValueError if it is out of range."""
         if not self.holds(value):
             raise ValueError(f"{shortened(value)} is not a number from {self.minimum:g} to {self.most:g}")
         return value
@@ -91,7 +91,7 @@ class Within:
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of a list of words."""
+    """Type of a text that is one of `words`."""
 
     words: tuple[str, ...]
     kind: str
@@ -116,7 +116,7 @@ def shortened(value: object) -> str:
 
 @dataclass(frozen=True)
 class InFile:
-    """A span with a printable file name and bounded numbers."""
+    """Type of a span (a range of a file's text) with a printable file name and bounded numbers."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         return _after_validator(self.check, source, handler)

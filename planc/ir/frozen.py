@@ -1,7 +1,6 @@
-"""Reads values of the IR back from JSON, strictly, with pydantic.
+"""Reads values of the IR from JSON with pydantic: unknown fields and wrong types are errors.
 
-They are plain frozen dataclasses, because building pydantic models would double the start-up time of every check. Data
-from files is validated here: unknown fields and wrong types are errors.
+The values are plain frozen dataclasses, because building pydantic models would double the start-up time of every check.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ T = TypeVar("T")
 
 
 class Frozen(BaseModel):
-    """Base of models for files that people write or exchange. Unknown fields are errors."""
+    """Base of pydantic models for files that people write or exchange. Unknown fields are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as plain JSON values."""
+        """Return the fields as JSON values."""
         return self.model_dump(mode="json")
 
 
 def first_mistake(error: ValueError) -> str:
-    """Return the first mistake in a file, from the `error` of reading it: `mesh.axes.0.name: ... is not a name`."""
+    """Return the first mistake in `error`, the failure to read a file: `mesh.axes.0.name: ... is not a name`."""
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors(include_url=False)[0]
@@ -35,7 +34,7 @@ def first_mistake(error: ValueError) -> str:
 
 
 def read(kind: type[T], data: Any) -> T:
-    """Return `data` as a value of type `kind`. Raises pydantic.ValidationError if it is invalid."""
+    """Return the JSON value `data` as a value of type `kind`. Raises pydantic.ValidationError if it is invalid."""
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
     noun: T = _ADAPTERS[kind].validate_python(data)

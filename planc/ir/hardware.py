@@ -1,4 +1,4 @@
-"""Chips, links, nodes, network levels, tori and the cluster built from them. Read from `hardware` files."""
+"""Machines, as read from `hardware` files: chips, links, nodes, network tiers, tori, and clusters of them."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Chip(Value):
 
     @property
     def hosts_itself(self) -> bool:
-        """True for a CPU process, where one processor both launches and runs an op."""
+        """True for a CPU, where one processor launches and runs the ops."""
         return not self.cores
 
     def efficiency(self, dtype: str) -> float:
@@ -206,7 +206,7 @@ class OwnGraph(Value):
 
     @cached_property
     def cache(self) -> Cache:
-        """Cached results that depend on the graph alone."""
+        """Cache for results that depend on the graph alone."""
         return Cache()
 
 
@@ -253,22 +253,22 @@ class Cluster(Value):
 
     @cached_property
     def cache(self) -> Cache:
-        """Cached results that depend on the machine alone."""
+        """Cache for results that depend on the cluster alone."""
         return Cache()
 
     @property
     def is_torus(self) -> bool:
-        """True if chips are linked as a torus, False if they are in nodes."""
+        """True if links connect the chips to a torus, False if the chips are in nodes."""
         return self.kind == "torus"
 
     @property
     def has_tpus(self) -> bool:
-        """True for TPUs, whose programs XLA compiles: they are the chips that are linked as a torus."""
+        """True if the chips are TPUs, for which XLA compiles. These are the machines with a torus."""
         return self.is_torus
 
     @property
     def unit(self) -> str:
-        """The name of the unit that `count` counts: node or slice."""
+        """`slice` for a torus, else `node`: the unit of `count`."""
         return "slice" if self.is_torus else "node"
 
     @property
@@ -285,15 +285,15 @@ class Cluster(Value):
 
     @property
     def hosts_per_node(self) -> int:
-        """Hosts of one node (usually 1), or of one slice of a torus."""
+        """Number of hosts of a node (usually 1), or of a slice of a torus."""
         return max(1, prod(self.shape) // self.host_chips)
 
     @property
     def devices_per_node(self) -> int:
-        """Devices of one node, or of one slice of a torus."""
+        """Number of devices of a node, or of a slice of a torus."""
         return prod(self.shape) * self.chip.devices
 
     @property
     def is_routed(self) -> bool:
-        """True if collectives are routed over a graph of links, without closed forms."""
+        """True if the times of collectives come from routes over the graph of links, False if from closed formulas."""
         return self.own_graph is not None or bool(self.changes)

@@ -1,4 +1,4 @@
-"""The frameworks that programs need, and the error if one is not installed."""
+"""Checks that the framework which a program needs (torch, JAX) is installed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ FRAMEWORKS = ("torch", "torchao", "torch_xla", "jax", "jaxlib", "optax", "numpy"
 
 @contextmanager
 def framework_needed(target: Target, span: Span) -> Iterator[None]:
-    """A context manager that raises E1009 (a PlanError, at `span`) if its body imports a framework that is not
-    installed."""
+    """Return a context that raises E1009 (a PlanError, at `span`) if code in it imports a missing framework."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -26,11 +25,11 @@ def framework_needed(target: Target, span: Span) -> Iterator[None]:
 
 
 def need_framework(target: Target, span: Span) -> None:
-    """Raise E1009 (a PlanError) unless the framework of a target is installed, without importing it.
+    """Raise E1009 (a PlanError) unless the framework of a target is installed. The framework is not imported.
 
     Args:
-        target: cuda asks for torch, xla for jax.
-        span: the place in the plan at which the error is reported.
+        target: cuda needs torch, xla needs jax.
+        span: the place in the plan to report the error at.
     """
     name = {"cuda": "torch", "xla": "jax"}[target]
     if find_spec(name) is None:
@@ -38,6 +37,6 @@ def need_framework(target: Target, span: Span) -> None:
 
 
 def missing_framework(error: ModuleNotFoundError, target: Target, span: Span) -> PlanError:
-    """Return E1009 at `span`: programs for `target` need the package that `error` names, which is not installed."""
+    """Return E1009 at `span`: programs for `target` need the package in `error`, which is not installed."""
     message = f"the {target} target needs {error.name}, which is not installed"
     return PlanError([Diagnostic("E1009", message, span, help=f"pip install 'planc[{target}]'")])

@@ -1,5 +1,4 @@
-"""The device mesh: named axes, outermost first, and views. A view is another factorization of some mesh axes, for the
-experts."""
+"""The device mesh: named axes, outermost first. A view is another factorization of some of them, for the experts."""
 
 from __future__ import annotations
 
@@ -54,13 +53,13 @@ class Mesh(Value):
 
     @classmethod
     def of(cls, sizes: dict[str, int], cause: Cause) -> Mesh:
-        """Return a mesh without views. `sizes` maps each axis to its number of ranks, outermost first; `cause` is the
+        """Return a mesh without views. `sizes` has the number of ranks of each axis, outermost first; `cause` is the
         sentence that declares the mesh."""
         return cls(axes=strided(sizes), cause=cause)
 
     def resized(self, sizes: Iterable[int]) -> Mesh:
-        """Return the mesh with other axis sizes. `sizes` has those of the mesh's axes and then those of each view's,
-        outermost first."""
+        """Return the mesh with other axis sizes. `sizes` has first the sizes of the mesh axes, outermost first, and
+        then those of the axes of each view."""
         named = dict(zip(self.every, sizes, strict=True))
         mesh = Mesh.of({a.name: named[a.name] for a in self.axes}, self.cause)
         if not self.views:
@@ -68,8 +67,8 @@ class Mesh(Value):
         return replace(mesh, views=tuple(_resized_view(view, mesh, named) for view in self.views))
 
     def reordered(self, names: Sequence[str]) -> Mesh:
-        """Return the mesh with its axes, and those of each view, in the order of `names`, which lists all of them. The
-        axes that a view factorizes must be adjacent and in order, except for axes of size 1."""
+        """Return the mesh with its axes, and the axes of each view, in the order of `names`, which lists all axes. The
+        mesh axes that a view factorizes must stay adjacent and in order; axes of size 1 do not count."""
         mesh = Mesh.of({name: self.sizes[name] for name in names if name in self.sizes}, self.cause)
         if not self.views:
             return mesh
@@ -79,31 +78,31 @@ class Mesh(Value):
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """The sizes of the mesh's own axes, by name. Axes of views are not included."""
+        """The size of each mesh axis by name, without the axes of views."""
         return {axis.name: axis.size for axis in self.axes}
 
     @cached_property
     def every(self) -> dict[str, Axis]:
-        """Every axis by name, including axes of views."""
+        """Each axis by name: mesh axes and the axes of views."""
         return {a.name: a for group in (self.axes, *(v.axes for v in self.views)) for a in group}
 
     @cached_property
     def named_sizes(self) -> tuple[str | int, ...]:
-        """Names and sizes of `every` axis, in order. Meshes for which these are equal place the same ranks
-        identically."""
+        """The names and then the sizes of all axes, in order. If they are equal for two meshes, so are the coordinates
+        of each rank."""
         return (*self.every, *(axis.size for axis in self.every.values()))
 
     def axis(self, name: str) -> Axis:
-        """Return the axis called `name`, of the mesh or of one of its views. Raises KeyError for any other name."""
+        """Return the mesh axis or view axis called `name`. Raises KeyError if there is none."""
         return self.every[name]
 
     def view_of(self, region: str) -> View | None:
-        """Return the view whose axes replace the mesh's own in `region`; None if there is none."""
+        """Return the view whose axes replace mesh axes in `region` (a part of the model), or None."""
         return next((v for v in self.views if region in v.regions), None)
 
     def exists(self, axis: str, region: str) -> bool:
-        """True if `axis` exists in `region` of the model: in the regions of a view, its axes exist and the mesh axes
-        that it factorizes do not."""
+        """True if `axis` exists in `region` of the model. Where a view holds, its axes exist, and the mesh axes that it
+        factorizes do not."""
         view = self.view_of(region)
         if axis in self.sizes:
             return view is None or axis not in view.of
@@ -114,7 +113,7 @@ class Mesh(Value):
         return prod(self.sizes.values())
 
     def size(self, *names: str) -> int:
-        """Return the number of ranks over the axes `names` together; 1 for no axis."""
+        """Return the number of ranks along the axes `names` together, the product of their sizes; 1 without names."""
         return self._sizes[names]
 
     @cached_property
@@ -122,15 +121,14 @@ class Mesh(Value):
         return Computed(lambda names: prod([self.every[name].size for name in names]))
 
     def place_of(self, rank: int, names: Iterable[str]) -> int:
-        """Return the index of `rank` over the axes `names` together, of which the first is the outermost."""
+        """Return the index of `rank` along the axes `names` together; the first of them is the outermost."""
         place = 0
         for axis in (self.every[name] for name in names):
             place = place * axis.size + axis.place_of(rank)
         return place
 
     def in_order(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the axes in `names`, outermost first, without axes of size 1. Raises KeyError for a name that is not
-        an axis."""
+        """Return the axes `names`, outermost first, without axes of size 1. Raises KeyError for an unknown name."""
         return self._orders[tuple(names)]
 
     @cached_property
@@ -147,8 +145,8 @@ class Mesh(Value):
 
 
 def are_neighbours(sizes: Mapping[str, int], covered: Sequence[str]) -> bool:
-    """True if the axes in `covered` are adjacent, and in this order, in a mesh whose axes have these `sizes` (outermost
-    first). Axes of size 1 may be between them.
+    """True if the axes `covered` are adjacent and in this order among the mesh axes, whose `sizes` are given outermost
+    first. Axes of size 1 between them do not count.
 
     >>> are_neighbours({"dp": 2, "cp": 1, "tp": 4}, ["dp", "tp"]), are_neighbours({"dp": 2, "tp": 4}, ["tp", "dp"])
     (True, False)
@@ -159,13 +157,12 @@ def are_neighbours(sizes: Mapping[str, int], covered: Sequence[str]) -> bool:
 
 
 def _resized_view(view: View, mesh: Mesh, sizes: dict[str, int]) -> View:
-    """Return a view whose axes have other sizes, over the ranks of the mesh axes that it factorizes."""
     innermost = min(mesh.axis(name).stride for name in view.of)
     return replace(view, axes=strided({a.name: sizes[a.name] for a in view.axes}, innermost))
 
 
 def strided(sizes: dict[str, int], innermost: int = 1) -> tuple[Axis, ...]:
-    """Return axes of these `sizes`, outermost first. Neighbours along the last axis are `innermost` ranks apart."""
+    """Return axes with these `sizes`, outermost first; neighbours along the last axis are `innermost` ranks apart."""
     axes, stride = [], prod(sizes.values()) * innermost
     for name, size in sizes.items():
         stride //= size

@@ -1,7 +1,7 @@
-"""A model as a graph of ops over named dims; each kind of block is derived once and repeated.
+"""A model as a graph of ops over tensor dims. Each kind of block is described once, and repeated.
 
-A model family returns a `Model`: sizes, parameters and sections of ops: `first`, one section for each kind of block
-(most families have one, `block`), and `last`. It is independent of any mesh or plan.
+A `Model` has sizes, parameters, and ops in sections: `first` (before the blocks), one section for each kind of block
+(most models have one, `block`), and `last`. It is independent of mesh and plan.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Param(Value):
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """Every section that has this parameter."""
+        """Every section of the model (`first`, a kind of block, `last`) that has this parameter."""
         return (self.section, *self.also)
 
 
@@ -128,24 +128,23 @@ class Op(Value):
 
     @property
     def has_backward(self) -> bool:
-        """True if the backward runs through the op: one of its parameters is trained, or one of its inputs depends on a
-        trained parameter."""
+        """True if the op needs a gradient: a parameter is trained, or an input depends on a trained one."""
         return not self.fixed or any(name not in self.fixed for name in (*self.inputs, *self.params))
 
     @property
     def weights(self) -> tuple[ModulePath, ...]:
-        """The parameters of the op, without those of a low-rank update."""
+        """The parameters of the op, without the matrices of a LoRA update."""
         return tuple(p for p in self.params if not p.endswith((LORA_A, LORA_B)))
 
     @property
     def update(self) -> tuple[ModulePath, ...]:
-        """The parameters A and B of the op's low-rank update; () if it has none."""
+        """The matrices A and B of the op's LoRA update; () if it has none."""
         return tuple(p for p in self.params if p.endswith((LORA_A, LORA_B)))
 
 
 def passed_on(ops: Sequence[Op]) -> Name:
-    """Return the name of the tensor that a block of these `ops` passes to the next block. It is the last output that
-    the block also reads from the previous block; if there is none, the output of the last op."""
+    """Return the name of the tensor that a block with these `ops` passes to the next block: the last output which the
+    block also reads from the previous block. If there is none, it is the output of the last op."""
     made: set[Name] = set()
     taken: set[Name] = set()
     for op in ops:
@@ -207,7 +206,7 @@ class Model(Value):
 
     @cached_property
     def cache(self) -> Cache:
-        """Cached results that depend on the model alone."""
+        """Cache for results that depend on the model alone."""
         return Cache()
 
     @cached_property
@@ -220,37 +219,37 @@ class Model(Value):
 
     @property
     def layers(self) -> int:
-        """Number of blocks that a pipeline splits: the layers, and the MTP modules after them."""
+        """Number of blocks that a pipeline divides into stages: the layers, and the MTP modules after them."""
         return self.sizes["layers"] + self.sizes.get("mtp_layers", 0)
 
     @cached_property
     def regions(self) -> tuple[str, ...]:
-        """The regions that a `shard ... in REGION` may name."""
+        """The parts of the model with a layout of their own, which `shard ... in REGION` may name."""
         seen = [op.region for ops in self.ops.values() for op in ops] + [t.region for t in self.tensors]
         return tuple(dict.fromkeys(seen))
 
     def op_names(self) -> tuple[str, ...]:
-        """Return the names of all ops without duplicates, in section order."""
+        """Return the names of all ops, each once, in the order of the sections."""
         return tuple(dict.fromkeys(op.name for ops in self.ops.values() for op in ops))
 
     @cached_property
     def blocks(self) -> tuple[Section, ...]:
-        """The kinds of block, in order of first appearance."""
+        """The kinds of block (their sections), in order of first appearance."""
         return tuple(dict.fromkeys(run.section for run in self.runs)) or ("block",)
 
     @property
     def block_ops(self) -> tuple[Op, ...]:
-        """The ops of every kind of block, without duplicate names."""
+        """The ops in the blocks. An op that several kinds of block have is listed once."""
         return tuple({op.name: op for kind in self.blocks for op in self.ops[kind]}.values())
 
     @cached_property
     def block_output(self) -> str:
-        """Name of the tensor that every block takes and returns: the residual stream between layers."""
+        """Name of the tensor that every block reads and writes: the residual stream."""
         return passed_on(self.ops[self.blocks[0]])
 
     @property
     def kinds(self) -> tuple[Section, ...]:
-        """The kind of block of each layer."""
+        """The kind of block of each layer, in order."""
         if not self.runs:
             return ("block",) * self.layers
         return tuple(run.section for run in self.runs for _ in range(run.layers))
@@ -268,22 +267,21 @@ class Model(Value):
         return total
 
     def shape(self, param: Param) -> tuple[int, ...]:
-        """Return the global shape of `param` in storage order: elements along each dim of one layer's tensor."""
+        """Return the shape of one layer's tensor of `param`, unsharded, in storage order."""
         return tuple(prod(self.sizes[d] for d in group) for group in param.shape_dims)
 
     def elements(self, param: Param) -> int:
-        """Return the number of elements in one copy (one layer) of `param`."""
+        """Return the number of elements of one layer's tensor of `param`."""
         return prod(self.shape(param))
 
     def copies(self, param: Param) -> int:
-        """Return the number of copies of `param` in the model: one for each layer that has it. A parameter that the
-        first or last section also uses counts once."""
+        """Return the number of layers that have `param`; 1 if the first or last section has it."""
         inside = all(s in self.blocks for s in param.sections)
         return sum(self.layers_of(s) for s in param.sections) if inside else 1
 
     @property
     def trained_parameters(self) -> int:
-        """Number of parameters that are not frozen; tied ones count once."""
+        """Number of trained parameters; a tied parameter counts once."""
         return sum(self.elements(p) * self.copies(p) for p in self.params if not p.frozen)
 
     @cached_property
@@ -293,15 +291,14 @@ class Model(Value):
 
     @property
     def parameters(self) -> int:
-        """Number of all parameters; tied ones count once."""
+        """Number of all parameters; a tied parameter counts once."""
         return sum(self.elements(p) * self.copies(p) for p in self.params)
 
     @property
     def active_parameters(self) -> int:
-        """Number of parameters that one token uses: `top_k` of the experts."""
+        """Number of parameters that one token uses; of the experts, those of `top_k`."""
         return sum(round(self.elements(p) * self.share(p)) * self.copies(p) for p in self.params)
 
     def share(self, param: Param) -> float:
-        """Return the fraction of `param` that one token uses: `top_k` of `experts` for an expert's parameter, else
-        1."""
+        """Return the fraction of `param` that one token uses: top_k / experts for the experts' parameters, else 1."""
         return self.top_k / self.sizes["experts"] if param.region == EXPERTS else 1.0

@@ -1,4 +1,4 @@
-"""Op tables: measured rates of a machine, by the sizes of an op. Read from `measured` sentences."""
+"""Measured rates of a machine, by op and size: the `measured` sentences of a hardware file."""
 
 from __future__ import annotations
 
@@ -55,16 +55,15 @@ class OpTable(Value):
 
     @cached_property
     def lengths(self) -> tuple[tuple[int, ...], ...]:
-        """The lengths along each dim of the grid, ascending."""
+        """The distinct lengths along each dim of the grid of sizes, ascending."""
         return tuple(tuple(sorted({*along})) for along in zip(*self.sizes, strict=True))
 
     @cached_property
     def logs(self) -> tuple[tuple[tuple[float, ...], ...], tuple[float, ...]]:
-        """Logarithms of the lengths along each dim, and of the shares."""
+        """Logarithms of `lengths` and of `shares`, for interpolation."""
         return tuple(tuple(map(log, along)) for along in self.lengths), tuple(map(log, self.shares))
 
 
 def table_of(tables: tuple[OpTable, ...], op: TableOp, dtype: str = "", members: int = 0) -> OpTable | None:
-    """Return the table of measured rates of `op` among `tables`, in `dtype` or for groups of `members` devices; None if
-    there is none."""
+    """Return the table of `op` in `tables`, for a dtype or for groups of `members` devices; None if there is none."""
     return next((t for t in tables if t.op == op and t.dtype == dtype and t.members == members), None)

@@ -1,4 +1,4 @@
-"""Reads IR values from plain JSON by the types of their fields, without pydantic, which is slow to import."""
+"""Reads values of the IR from JSON by the types of their fields. Pydantic does the same, but is slow to import."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ T = TypeVar("T")
 
 
 def read_noun(kind: type[T], value: Any) -> T:
-    """Return `value` as a frozen dataclass of type `kind`. Raises ValueError for unknown or missing fields and wrong
-    types.
-
-    Applies the checks of `planc.ir.field_types`, as pydantic does.
+    """Return the JSON value `value` as a frozen dataclass of type `kind`. Raises ValueError for unknown or missing
+    fields, wrong types, and values that `planc.ir.field_types` does not accept.
 
     >>> from planc.ir.model import Run
     >>> read_noun(Run, {"section": "block", "layers": 3})
@@ -60,7 +58,7 @@ def _dataclass(kind: Any, value: Any, where: str) -> Any:
 
 
 def _first(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
-    """Return the value read as the first of the types `kinds` that accepts it."""
+    """Return `value` as the first of the types `kinds` that accepts it."""
     for kind in kinds:
         if kind is NoneType:
             if value is None:

@@ -1,4 +1,4 @@
-"""The plan: its sentences, resolved to values. One sentence is one node with one cause."""
+"""A plan as values: one for each sentence, with the sentence as its cause."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Batch(Value):
 
     @property
     def tokens(self) -> int:
-        """Tokens of one optimizer step."""
+        """Number of tokens of one optimizer step."""
         return self.sequences * self.sequence_tokens
 
 
@@ -123,7 +123,7 @@ class Split(Value):
 
     @property
     def splits_backward(self) -> bool:
-        """True if weight gradients (wgrad) are separate actions after input gradients (zero bubble)."""
+        """True if the schedule runs weight gradients (wgrad) separately, after input gradients (zero bubble)."""
         return any("W" in row for row in self.order) or self.schedule.startswith(_BACKWARD_IN_TWO_PARTS)
 
 
@@ -189,7 +189,7 @@ class Recompute(Value):
 
     @property
     def whole(self) -> bool:
-        """True if the recompute runs each block to its end, past what the backward needs."""
+        """True if the backward recomputes each block to its end, beyond what it needs."""
         return self.ops == ("whole_blocks",)
 
 
@@ -240,14 +240,14 @@ class Kernel(Value):
 
     @property
     def runs(self) -> str:
-        """The name of the kernel; "" if no sentence names one."""
+        """The name of the attention kernel; "" if no sentence names one."""
         if self.method not in PASSES_KEYS:
             return self.method
         return self.kernel.method if self.kernel else ""
 
     @property
     def from_both_ends(self) -> bool:
-        """True if a rank holds one piece from each end of a sequence (`headtail`)."""
+        """True if a rank holds one chunk from the start and one from the end of each sequence (`headtail`)."""
         return self.method in PASSES_KEYS and self.balance == "headtail"
 
 
@@ -403,17 +403,15 @@ class Plan(Value):
 
     @cached_on(lambda plan, dim, region="": (plan.cache, (dim, region)))
     def axes_of(self, dim: str, region: str = "") -> tuple[str, ...]:
-        """Return the axes that shard `dim` in `region` of the model ("": everywhere), outermost first.
+        """Return the axes that shard `dim` in `region` (a part of the model; "" is the whole model), outermost first.
 
-        Sentences for the region add to sentences for the whole model, and take precedence if both use an axis. In the
-        regions of a view (another factorization of mesh axes, for the experts) only the view's axes exist, and the mesh
-        axes that it does not factorize.
+        A sentence for the region adds to those for the whole model; it takes precedence if both use the same axis. In
+        the experts, a view's axes replace the mesh axes that the view factorizes.
         """
         return self._slots(region) if dim == SLOTS else self._divided(dim, region)
 
     def resized(self, mesh: Mesh, batch: Batch, split: Split | None) -> Plan:
-        """Return the plan with another `mesh`, `batch` and pipeline `split` (None: no pipeline), and the same other
-        sentences."""
+        """Return the plan with another `mesh`, `batch` and pipeline `split` (None: no pipeline), else the same."""
         return Plan(**{**self._field_values, "mesh": mesh, "batch": batch, "split": split})
 
     @cached_property
@@ -421,22 +419,22 @@ class Plan(Value):
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def share(self, other: Plan) -> None:
-        """Share cached results of `axes_of` with `other`.
+        """Use the same cached results of `axes_of` as the plan `other`.
 
-        `other` must have the same sentences, and the same axes must be of size 1.
+        Both plans must have the same sentences, and size 1 for the same axes.
         """
         self.cache.share(other.cache, Plan.axes_of)
 
     @cached_property
     def cache(self) -> Cache:
-        """Cached results that depend on the plan, but not on its machine."""
+        """Cache for results that depend on the plan, but not on its machine."""
         return Cache()
 
     def _divided(self, dim: str, region: str) -> tuple[str, ...]:
         return self.mesh.in_order(self.sharding_axes(dim, region))
 
     def sharding_axes(self, dim: str, region: str = "") -> tuple[str, ...]:
-        """Return the axes that shard `dim` in `region`, including those of size 1, in no particular order."""
+        """Return the axes that shard `dim` in `region`, also those of size 1, in no particular order."""
         if region == ROUTED or (dim == "experts" and region not in ("", EXPERTS)):
             return ()  # the scores of all experts, and tokens on their way, stay with the token
         inner = [s for s in self.shards if region and s.region == region]
@@ -448,9 +446,9 @@ class Plan(Value):
         return tuple(a for a in axes if self.exists(a, region))
 
     def _slots(self, region: str) -> tuple[str, ...]:
-        """Return the axes that shard the tokens on their way to the experts, and at the experts (`region`). They keep
-        the axes of batch and sequence, replaced by those of a view; at the experts, axes that shard the experts are
-        left out."""
+        """Return the axes that shard the token slots of the experts in `region`: on the way to the experts, those of
+        batch and sequence (or of the view that replaces them); at the experts, without those that shard the experts'
+        own dims."""
         tokens = {*self.axes_of("batch", "residual"), *self.axes_of("sequence", "residual")}
         view = self.view_of(EXPERTS)
         if view is not None:
@@ -461,16 +459,16 @@ class Plan(Value):
         return self.mesh.in_order(tokens)
 
     def view_of(self, region: str) -> View | None:
-        """Return the view whose axes replace mesh axes in `region`; None if there is none."""
+        """Return the view (other axes over the same ranks) whose axes replace mesh axes in `region`, or None."""
         return self.mesh.view_of(EXPERTS if region == ROUTED else region)
 
     def exists(self, axis: str, region: str) -> bool:
-        """True if `axis` exists in `region`. Tokens that are routed have the axes of the experts."""
+        """True if `axis` exists in `region`: a view replaces mesh axes at the experts, and on the way to them."""
         return self.mesh.exists(axis, EXPERTS if region == ROUTED else region)
 
     @cached_property
     def data_axes(self) -> tuple[str, ...]:
-        """The axes that shard the batch: the data-parallel ranks."""
+        """The axes that shard the batch."""
         return self.axes_of("batch")
 
     @cached_property
@@ -479,23 +477,23 @@ class Plan(Value):
 
     @cached_property
     def microbatches(self) -> int:
-        """Microbatches of one step, per data-parallel rank."""
+        """Number of microbatches in a step, for each data-parallel rank."""
         return self.batch.sequences // (self.data_parallel * self.batch.microbatch_sequences)
 
     def store(self, noun: Noun, region: str = "") -> tuple[str, ...]:
-        """Return the axes over which the state `noun` is stored sharded, outermost first; () if every rank stores all
-        of it.
+        """Return the axes that shard the state `noun` (params, grads or optimizer), outermost first; () if every rank
+        stores all of it.
 
-        A sentence `for` the region takes precedence over sentences for the whole model.
+        A sentence for `region` takes precedence over sentences for the whole model ("").
         """
         axes = {a for s in self._stores(noun, region) for a in s.axes}
         return self.mesh.in_order(a for a in axes if self.exists(a, region))
 
     def store_dtype(self, noun: Noun, region: str = "") -> str:
-        """Return the dtype in which `noun` (params, grads or optimizer) is stored; fp32 unless a sentence says
-        otherwise.
+        """Return the dtype in which the state `noun` (params, grads or optimizer) is stored; fp32 if no sentence says
+        it.
 
-        A sentence for `region` takes precedence over one for the whole model; "" is the whole model.
+        A sentence for `region` takes precedence over sentences for the whole model ("").
         """
         scoped = next((s.dtype for s in self._stores(noun, region) if s.dtype), "")
         return scoped or next((s.dtype for s in self.stores if s.noun == noun and s.dtype and not s.region), "fp32")
@@ -506,8 +504,11 @@ class Plan(Value):
         return scoped or [s for s in self.stores if s.noun == noun and not s.region]
 
     def gather_per_in(self, region: str) -> Period:
-        """Return how long gathered parameters of `region` live ("" is the whole model): `step` if they are not stored
-        sharded; else the plan's `gather`; else `pass`, unless the schedule needs them longer."""
+        """Return how long gathered parameters of `region` ("": the whole model) stay: `pass`, `microbatch` or `step`.
+
+        It is `step` if they are not sharded, or else by the `gather` sentence. The default is `pass`, but `step` if the
+        schedule splits the backward, or if only this region is sharded.
+        """
         if not self.store("params", region):
             return "step"
         if self.gather is not None:
@@ -516,34 +517,33 @@ class Plan(Value):
         return "step" if stay else "pass"
 
     def gathers_each_pass(self, region: str = "") -> bool:
-        """True if sharded parameters of `region` ("" is the whole model) are all-gathered at each use, in each pass."""
+        """True if sharded parameters of `region` ("": all) are all-gathered in each forward and each backward."""
         return self.gather_per_in(region) == "pass"
 
     @cached_property
     def gather_per(self) -> Period:
-        """How long gathered parameters live, over all regions that are stored sharded."""
+        """How long gathered parameters stay (`pass`, `microbatch`, `step`): the shortest of all regions."""
         regions = ("", *dict.fromkeys(s.region for s in self.stores if s.region))
         return next((per for region in regions if (per := self.gather_per_in(region)) != "step"), "step")
 
     @property
     def bucket_layers(self) -> int:
-        """Layers whose parameters are gathered together."""
+        """Number of layers whose parameters one all-gather covers."""
         return self.gather.bucket if self.gather else 1
 
     def buckets_ahead(self, usual: int) -> int:
-        """Return the number of groups of layers whose parameters are gathered ahead of use; `usual` if no sentence says
-        it."""
+        """Return the number of groups of layers that are all-gathered ahead of use; `usual` if no sentence says it."""
         said = self.gather.prefetch if self.gather else 0
         return ceil(said / self.bucket_layers) if said else usual
 
     @cached_property
     def offloaded(self) -> frozenset[str]:
-        """Names of the state (`params`, `optimizer`) and of the saved tensors that are offloaded to host memory."""
+        """Names of the state (`params`, `optimizer`) and of the activations that are offloaded to host memory."""
         return frozenset(name for o in self.offloads for name in o.what)
 
     @property
     def state_on_host(self) -> bool:
-        """True if parameters or optimizer state are offloaded to host memory, not only saved tensors."""
+        """True if parameters or optimizer state are offloaded to host memory."""
         return not self.offloaded.isdisjoint(("params", "optimizer"))
 
     @cached_property
@@ -563,19 +563,19 @@ class Plan(Value):
 
     @property
     def stages(self) -> tuple[tuple[int, int], ...]:
-        """Layer ranges of the virtual stages; one stage without a pipeline."""
+        """(first layer, one past the last) of each virtual stage; one stage without a pipeline."""
         return self.split.stages if self.split else ((0, self.model.layers),)
 
     @property
     def framework(self) -> str:
-        """The framework whose policy the plan is realised by; `planc` unless a sentence names another."""
+        """The framework that `realise as` names; `planc` without this sentence."""
         return self.realise.framework if self.realise else "planc"
 
     @property
     def for_planc(self) -> Plan:
-        """The plan as planc's own programs run it: with all its sentences, without its framework's policy.
+        """This plan without `realise as` and what the framework decides: as planc's own programs run it.
 
-        A padded vocabulary stays padded, since it may be divisible only so.
+        A vocabulary that the framework pads stays padded, since the tensor-parallel degree may divide only that.
         """
         realise, kernel = self.realise, self.attention
         if realise is None:
@@ -590,7 +590,7 @@ class Plan(Value):
         )
 
     def compiled(self, what: str) -> Compile | None:
-        """Return the sentence that compiles `what` (`blocks` or `loss`) as one region; None if there is none."""
+        """Return the `compile` sentence for `what` (`blocks` or `loss`); None if there is none."""
         return next((c for c in self.compiles if c.what == what), None)
 
     def cause_of_shard(self, dim: str, axis: str, region: str = "") -> Cause | None:
@@ -601,17 +601,16 @@ class Plan(Value):
         return None
 
     def cause_of_store(self, noun: Noun, region: str = "") -> Cause | None:
-        """Return the sentence that stores `noun` over some axes in `region` ("": everywhere); None if every rank has a
-        whole copy."""
+        """Return the sentence that shards the state `noun` in `region` ("": the whole model), or None."""
         return next((s.cause for s in self._stores(noun, region) if s.axes), None)
 
     # The compiled form.
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON of `planc.plan/1`, in canonical form; `canonical` gives equal bytes for equal plans.
+        """Return the compiled plan as JSON (`planc.plan/1`).
 
-        Keys that were added to the format later are omitted if a plan does not use them: `realise`, `train`, `price`,
-        the currency of an expectation, the bucket and prefetch of a gather, and the kernel of a ring.
+        Keys that newer versions added are omitted if the plan does not use them: `realise`, `train`, `price`, the
+        currency of an expectation, the bucket and prefetch of a gather, and the kernel of a ring.
         """
         plain = super().to_json()
         for name in ("realise", "train", "price"):
@@ -628,20 +627,18 @@ class Plan(Value):
         return {"format": FORMAT, **plain}
 
     def canonical(self) -> str:
-        """Return the compiled plan as one line of JSON with sorted keys."""
+        """Return the compiled plan as one line of JSON with sorted keys; equal plans give equal bytes."""
         return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
 
     @cached_property
     def sha256(self) -> str:
-        """sha256 of the plan's meaning: without locations and file names, and without sentences that state a
-        default."""
+        """SHA-256 of what the plan means, without file names, places, and sentences that state a default."""
         meaning = _without_places(replace(self, **self._unsaid).to_json())
         return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()
 
     @property
     def _unsaid(self) -> dict[str, Any]:
-        """Fields whose sentences state a default (`store ... as fp32`, `gather`, `realise as planc`), without these
-        sentences."""
+        """Fields without sentences that state a default (`store ... as fp32`, `gather`, `realise as planc`)."""
         silent = Gather(per=replace(self, gather=None).gather_per, cause=self.mesh.cause)
         said = self.gather and replace(self.gather, cause=silent.cause)
         return {

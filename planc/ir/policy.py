@@ -1,4 +1,4 @@
-"""The policy of a framework: the decisions that it makes where a plan leaves them open."""
+"""The policy of a framework: what it does where the plan says nothing."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ CUBLAS_BYTES_BEFORE = 4 * 2**20
 
 
 def core_alone(model: Model, kernel: str) -> tuple[str, ...]:
-    """Return the ops that selective recomputation recomputes (Korthikanti et al. 2022): the attention core of `model`,
-    with any `kernel`."""
+    """Return the attention core, which is all that selective recomputation recomputes (Korthikanti et al. 2022). It is
+    the same for each `model` and `kernel`."""
     return ("attention.core",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """A framework's policy. The defaults are those of planc's own programs."""
+    """A framework's decisions where the plan says nothing. The defaults are those of planc's own programs."""
 
     name: str
     title: str
@@ -122,20 +122,20 @@ class Policy:
     expandable segments; 0 if it is the chip's `fragmentation`, as in one node."""
 
     def attention_kernel(self, chip: str) -> str:
-        """Return the attention kernel on `chip`, as `attention.core as` names it; "" is FlashAttention-2."""
+        """Return the default attention kernel on `chip`, as `attention.core as` names it; "" is FlashAttention-2."""
         return self.kernel_on.get(chip, self.kernel)
 
     def runs_whole_blocks(self, chip: str) -> bool:
-        """True if a recomputed block runs to its end on `chip`."""
+        """True if a recomputed block runs to its end on `chip`, beyond what the backward needs."""
         return self.whole_blocks or chip in self.whole_blocks_on
 
     def workspaces(self, chip: str, *, experts: bool, overlaps: bool) -> float:
-        """Return the bytes of library workspaces on `chip`. The workspaces of additional streams are included: for a
-        model with `experts`, and for matmuls that overlap tensor-parallel transfers (`overlaps`)."""
+        """Return the bytes of library workspaces on `chip`, also those of further streams: the streams of a model with
+        `experts`, and of matmuls that overlap tensor-parallel transfers (`overlaps`)."""
         streams = self.expert_streams * experts + self.overlap_streams * overlaps
         return self.workspace_bytes + streams * (CUBLAS_BYTES_BEFORE if chip in AMPERE else CUBLAS_BYTES)
 
     def padded_vocab(self, vocab: int, tp: int) -> int:
-        """Return the padded rows of the embedding for a vocabulary of `vocab` tokens, sharded over `tp` ranks."""
+        """Return `vocab`, the number of tokens in the vocabulary, padded for `tp` tensor-parallel ranks."""
         multiple = self.vocab_multiple * (tp if self.vocab_multiple > 1 else 1)
         return -(-vocab // multiple) * multiple

@@ -1,4 +1,4 @@
-"""Probes: small operations that `planc calibrate` times, and the processes that run them together."""
+"""The small operations (probes) that `planc calibrate` times, and the processes that run them together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ Kind = Literal["matmul", "stream", "attention", "attention_backward", "collectiv
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """One measurement. `sizes` are (m, n, k); bytes; (sequences, heads, tokens, head_dim); (group, buffer bytes)."""
+    """One operation to time. `sizes` are (m, n, k) of a matmul, (bytes,) of a stream, (sequences, heads, tokens,
+    head_dim) of attention, or (group size, buffer bytes) of a collective."""
 
     kind: Kind
     sizes: tuple[int, ...]
@@ -29,7 +30,7 @@ class Probe:
 
     @property
     def scale(self) -> float:
-        """FLOPs of a matmul or of an attention forward; bytes of a stream or a collective."""
+        """Work of the operation: FLOPs of a matmul or of an attention forward, bytes of a stream or a collective."""
         if self.kind == "matmul":
             return 2.0 * prod(self.sizes)
         if self.kind in ("attention", "attention_backward"):
@@ -53,7 +54,7 @@ def attention_flops(sizes: tuple[float, ...]) -> float:
 
 
 class Ranks(Protocol):
-    """The processes of a measurement; constructing one joins them."""
+    """The processes that measure together; constructing an instance joins them."""
 
     first: bool
     """True on the process that reports for all."""
@@ -62,14 +63,13 @@ class Ranks(Protocol):
     """True if the devices are this computer's processors: other work on them slows the measurement down."""
 
     def sum(self, value: float) -> float:
-        """Return the sum of `value` (in its own unit) over all ranks. Every process must call it, and each gets the
-        same sum."""
+        """Return the sum of `value` (seconds or another unit) over all processes, on each of them. All must call it."""
         ...
 
 
 class Prober(Protocol):
-    """Times probes on one process. All ranks call it with the same probes in the same order."""
+    """Times operations (probes) on one process. All ranks call it with the same probes in the same order."""
 
     def seconds(self, probe: Probe) -> float:
-        """Return the seconds of one call of `probe` on all devices at once, in the fastest of several repetitions."""
+        """Return the seconds of one call of `probe`, on all devices at once: the fastest of several repetitions."""
         ...

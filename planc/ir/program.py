@@ -1,4 +1,4 @@
-"""The program of a plan: the emitted text, and the backend that emitted it."""
+"""`Program`, the result of `lower`: the emitted text, and the backend that emitted it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Program(ProgramText, InNotebook):
-    """The result of `lower`. `text` is a Python file that imports its framework and not planc.
+    """An emitted program, the result of `lower`. `text` is a Python file that imports its framework, but not planc.
 
     >>> import planc
     >>> program = planc.lower("plans/tiny.plan", "cuda")
@@ -32,8 +32,8 @@ class Program(ProgramText, InNotebook):
     def parallelize(self, model: Any) -> Any:
         """Shard a user's torch module over the running process group, as the plan says.
 
-        `model` has the op graph's names, or is a causal model of the transformers package, which is renamed in place.
-        Returns the module (without a pipeline) or this rank's list of stage modules.
+        `model` has the parameter names of the plan's model, or is a causal language model of the transformers package,
+        whose modules are renamed in place. Returns the module; with a pipeline, the list of this rank's stage modules.
         """
         with framework_needed(self.target, self.plan.mesh.cause.span):
             return self.backend.parallelize(self, model)
@@ -48,8 +48,8 @@ class Program(ProgramText, InNotebook):
     ) -> Any:
         """Return a NamedSharding for every leaf of a pytree, on the mesh of `load().build_mesh()` (JAX only).
 
-        A leaf is identified by planc's own name for it; else by a rule; else by the dims that its shape allows, if they
-        all give one layout.
+        The dims of a leaf are found by its name, if that is planc's own; else by a rule; else by its shape, if all dims
+        that fit the shape give the same layout.
 
         Args:
             tree: arrays or shapes, in dicts, lists, dataclasses, Flax or Equinox modules.

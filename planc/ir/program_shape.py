@@ -1,6 +1,6 @@
-"""Checks the syntax of emitted programs before import: a second barrier after the check of the plan's own texts.
+"""Checks the syntax of emitted programs before import: a second barrier, after the checks of the plan's texts.
 
-A name that escaped its quotes would introduce calls that no emitter writes: files, processes, imports, reflection.
+Text that escapes its quotes would introduce what no emitter writes: calls for files, processes, imports, reflection.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ OUTERMOST = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Function
 
 
 def foreign(text: str) -> str:
-    """Return the first construct in `text`, a program, that no emitter of planc writes, with its line; "" if there is
-    none."""
+    """Return the first construct in the program `text` that planc does not emit, and its line; "" if there is none."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -68,13 +67,13 @@ def _findings(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def _gives_derivative(statement: ast.stmt) -> bool:
-    """True for the statement `function.defvjp(forward, backward)`, which JAX requires at module level."""
+    """True for a call `function.defvjp(forward, backward)`, which JAX requires at module level."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     return isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "defvjp"
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
-    """Yield the names of an import that are not allowed."""
+    """Yield the names that an import statement imports and that are not allowed."""
     module = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
     names = [alias.name for alias in node.names]
     dotted = [f"{module}.{name}" for name in names] if isinstance(node, ast.ImportFrom) else names
@@ -94,7 +93,6 @@ def _reflection(call: ast.Call) -> Iterator[tuple[int, str]]:
 
 
 def _bound(tree: ast.Module) -> set[str]:
-    """Return the names that the program defines or imports."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

@@ -1,4 +1,4 @@
-"""The text that a backend emits, and the plan it was emitted from."""
+"""`ProgramText`: the program that a backend emits, and the plan it was emitted from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramText:
-    """A Python file that imports its framework and not planc (`text`), as a backend runs it."""
+    """An emitted program: `text` is a Python file that imports its framework, but not planc."""
 
     sharded: Sharded
     text: str
@@ -37,7 +37,7 @@ class ProgramText:
         return self.to_json()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON of `planc lower --emit json`: the text, its hash and the plan's."""
+        """Return the JSON of `planc lower --emit json`: the text, its hash and the plan's hash."""
         return {
             "target": self.target,
             "plan": self.plan.name,
@@ -47,9 +47,9 @@ class ProgramText:
         }
 
     def load(self) -> ModuleType:
-        """Import the emitted text as a module (cached by its content).
+        """Import the program as a module; the same text gives the same module.
 
-        Raises PlanError (E1006) for a text that no emitter writes: a plan's name has escaped its quotes.
+        Raises PlanError (E1006) for a text that planc would not emit: a name in the plan has escaped its quotes.
         """
         from planc.ir.emitted import import_text
         from planc.ir.program_shape import foreign

@@ -11,9 +11,8 @@ from planc.ir.plan import FORMAT, Plan
 def read_plan(data: dict[str, Any]) -> Plan:
     """Return the plan in `data`, the dictionary that `Plan.to_json` returns.
 
-    Every text in `data` must match its field's type (`planc.ir.field_types`) and every number is bounded; raises
-    ValueError otherwise. Only planc's own processes exchange this form: a plan from elsewhere is text, which the
-    compiler reads (`planc.trainer.preset.compiled`).
+    Raises ValueError if a value does not match its field's type (`planc.ir.field_types`). Only planc's own processes
+    exchange this form: a plan from elsewhere is text, which the compiler reads (`planc.trainer.preset.compiled`).
     """
     if data.get("format") != FORMAT:
         raise ValueError(f"its format is not {FORMAT}")

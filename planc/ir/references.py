@@ -1,6 +1,6 @@
-"""Checks the consistency of an op graph that was read from a file: names are declared, and sizes match.
+"""Checks that an op graph from a file is consistent: names are declared, and sizes match.
 
-The catalog's own graphs are consistent by construction; those from a file may not be.
+The graphs of planc's catalog need no check.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OUTSIDE_MODEL = ("batch", "sequence", SLOTS)
 
 
 def model_inconsistencies(model: Model) -> Iterator[str]:
-    """Yield one sentence for each mistake in the op graph `model`: undeclared names, and sizes that do not match."""
+    """Yield a sentence for each mistake in the op graph `model`: undeclared names, and sizes that do not match."""
     ops_of = [len(ops) for ops in model.ops.values()]
     if max(ops_of, default=0) > MOST_OPS or sum(ops_of) > MOST_OPS_IN_ALL or len(model.params) > MOST_PARAMETERS:
         yield f"{sum(ops_of):,} ops and {len(model.params):,} parameters, more than any model has"
@@ -55,7 +55,7 @@ def model_inconsistencies(model: Model) -> Iterator[str]:
 
 
 def _unused(model: Model) -> Iterator[str]:
-    """Yield a sentence about parameters that no op uses, and ops that use a parameter of another section."""
+    """Yield a sentence if a parameter is not used by an op of its section, or used by an op of another section."""
     used = {(name, section) for section, ops in model.ops.items() for op in ops for name in op.params}
     kept = {(param.name, section) for param in model.params for section in param.sections}
     for name, section in sorted(used ^ kept)[:1]:
@@ -64,7 +64,7 @@ def _unused(model: Model) -> Iterator[str]:
 
 
 def _disordered(model: Model) -> Iterator[str]:
-    """Yield a sentence about duplicate names, tensors without dims, and ops that read the output of a later op."""
+    """Yield a sentence about duplicate names, tensors without dims, and ops that read a later op's output."""
     for what, names in (("tensor", [t.name for t in model.tensors]), ("parameter", [p.name for p in model.params])):
         if len({*names}) != len(names):
             yield f"two {what}s have one name"
@@ -86,8 +86,8 @@ def _disordered(model: Model) -> Iterator[str]:
 
 
 def unknown(what: str, names: Iterable[str], known: Iterable[str]) -> Iterator[str]:
-    """Yield a sentence about one of `names` that is not in `known`; nothing if all are. `what` says what the names
-    stand for."""
+    """Yield a sentence about the first of `names` that is not in `known`, if any. `what` is their kind, such as
+    `dim`."""
     strange = set(names) - set(known)
     if strange:
         yield f"unknown {what} `{min(strange)}`"

@@ -1,5 +1,5 @@
-"""Memory that a module's own code saves for its backward. It is measured by running the code, and replaces the minimum
-for the op."""
+"""Memory that a module's own code saves for its backward, measured by running the code. For an op without a
+measurement, the least that it needs is assumed."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class Unseen(Value):
 
     @property
     def range_in_words(self) -> str:
-        """The sequence lengths at which the code saves this, a phrase such as `of sequences of at most 512 tokens`."""
+        """The range of sequence lengths as a phrase, such as `of sequences of at most 512 tokens`."""
         if not self.above:
             return f"of sequences of at most {self.up_to:,} tokens" if self.up_to else "of any sequence"
         return f"of sequences of more than {self.above:,}{f' and at most {self.up_to:,}' if self.up_to else ''} tokens"
 
 
 def elements_of(code: SavedByCode) -> tuple[Elements, ...]:
-    """Return all elements in `code`: elements that are saved inside the op, and elements of its moments.
+    """Return all groups of tensors in `code`: those saved inside the op, and those allocated or freed in its backward.
 
     >>> rows = Elements(dims=("batch", "sequence"), dtype="fp32")
     >>> len(elements_of(SavedByCode(inside=(rows,), moments=(Moment(made=(rows,)),))))

@@ -1,5 +1,4 @@
-"""A model's op graph as a file beside the plan. It was found by running the model's code, so that checks need not run
-the code."""
+"""The op graph of a user's model as a file next to the plan, so that checks need not run the model's code."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ MAX_BYTES = 4_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class SavedModel(Value):
-    """An op graph, and the source it was read from.
+    """The op graph of a user's model, and where it comes from.
 
     >>> from planc.catalog import build_model
     >>> kept = SavedModel(made_from="a class of mine", source_sha256="", model=build_model("llama_tiny"))
@@ -38,7 +37,7 @@ class SavedModel(Value):
     model: Model
 
     def text(self) -> str:
-        """Return the text of the file, which includes the digest of its content."""
+        """Return the text of the file, with a digest of its content."""
         plain = self.to_json()
         return json.dumps({"format": FORMAT, "sha256": _digest(plain), **plain}, indent=1, sort_keys=True) + "\n"
 
@@ -48,8 +47,8 @@ class SavedModel(Value):
 
     @classmethod
     def parse(cls, text: str | bytes) -> SavedModel:
-        """Return the op graph in `text`, the content of a file. Raises ValueError if planc did not write the file, or
-        if it was changed."""
+        """Return the op graph in a file with content `text`. Raises ValueError if planc did not write the file, or if
+        somebody changed it."""
         plain = parse_json(text)
         if not isinstance(plain, dict) or plain.get("format") != FORMAT:
             raise ValueError(f"its format is not {FORMAT}")
@@ -63,8 +62,8 @@ class SavedModel(Value):
 
 
 def saved_path(source: str) -> str:
-    """Return the path of the file with the op graph of the model `source` (the path of a config, or
-    `package.module:function`), relative to the plan's folder.
+    """Return the path of the file with the op graph of a model, relative to the plan's folder. `source` is the path of
+    a config, or `package.module:function`.
 
     >>> saved_path("configs/olmo.json"), saved_path("mine.models:build")
     ('configs/olmo.model.json', 'mine.models.build.model.json')
@@ -74,7 +73,7 @@ def saved_path(source: str) -> str:
 
 
 def config_sha256(config: dict[str, Any]) -> str:
-    """Return the SHA-256 digest of the fields of `config`, independent of their order."""
+    """Return the SHA-256 digest of the fields in `config`, which does not depend on their order."""
     return _digest(config)
 
 

@@ -1,7 +1,7 @@
-"""The interface between the trainer and a backend's runtime. No framework is imported here.
+"""The interface by which the trainer uses a backend's framework. This module imports no framework.
 
 A backend's `runtime` module implements `Runtime`; its `start` returns a `Session`, which holds the model, the optimizer
-state and the process group. The training loop uses nothing else of a framework.
+state and the process group.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ SECOND_MOMENT = "exp_avg_sq"
 
 
 class CollectiveError(RuntimeError):
-    """A collective that did not complete: a rank or the network failed, and the session is lost."""
+    """A collective failed, because a rank or the network did. The session cannot go on."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A box of one state tensor, held by this process. Each element of the state is in exactly one piece over all
-    processes."""
+    """The part of one state tensor (a parameter, or a moment of the optimizer) that this process stores: a box at
+    `offset` of shape `size`. The pieces of all processes cover each element exactly once."""
 
     name: str
     shape: tuple[int, ...]
@@ -60,7 +60,7 @@ class Piece:
 class Settings:
     """Settings of a run that are not in its plan: the optimizer's hyper-parameters and the seed.
 
-    AdamW as both stacks implement it: m and v in fp32 with bias correction, eps outside the root, weight decay
+    AdamW is the same on torch and JAX: m and v in fp32 with bias correction, eps outside the root, weight decay
     decoupled (w -= lr * weight_decay * w) and only for parameters whose `Param.decay` is true.
     """
 
@@ -88,7 +88,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class CompileFacts:
-    """Compiler activity during the steps; None if the runtime does not report it."""
+    """The compiler's activity during the steps. A field is None if the runtime does not report it."""
 
     uncached: int | None = None
     """Compilations that missed the cache, after the warm-up step."""
@@ -102,7 +102,7 @@ class CompileFacts:
 
 
 class Session(Protocol):
-    """A model in training on this process. Every rank makes the same calls in the same order."""
+    """A model in training, on this process. All ranks must make the same calls in the same order."""
 
     rank: int
     world: int
@@ -128,86 +128,86 @@ class Session(Protocol):
         ...
 
     def evaluate(self, tokens: Tokens, targets: Tokens) -> float:
-        """Return the mean loss per token (nats) over a global batch, on every rank, without changing the state.
+        """Return the mean loss per token (nats) over a global batch, on every rank. The model is not updated.
 
         `tokens` and `targets` are as in `step`.
         """
         ...
 
     def parameters(self) -> Iterator[tuple[str, Weights]]:
-        """Yield every parameter, gathered, by full per-layer name; a collective on all ranks."""
+        """Yield the name (with its layer index) and the unsharded values of every parameter. All ranks must call it."""
         ...
 
     def pieces(self) -> list[Piece]:
-        """Return this process's pieces of the state, the same in the same order at every call; the first call is
-        collective."""
+        """Return the parts of the state that this process stores, the same list at every call. All ranks must make the
+        first call."""
         ...
 
     def restore(self, read: Read, optimizer_steps: int) -> None:
-        """Load the state from `read`, as after `optimizer_steps` updates; every process reads only its own pieces."""
+        """Load the state after `optimizer_steps` updates. `read` returns the values of this process's parts of the
+        state."""
         ...
 
     @property
     def optimizer_steps(self) -> int:
-        """Number of optimizer updates so far, AdamW's step count."""
+        """Number of optimizer updates so far."""
         ...
 
     def routing(self) -> list[list[int]] | None:
-        """Return the selections of each expert since the last call, [layers][experts]; collective. None if nothing was
-        counted."""
+        """Return how often each expert was selected since the last call, [layers][experts]; None if that is not
+        counted. All ranks must call it."""
         ...
 
     def not_finite(self) -> list[str]:
-        """Return the ranks and tensors with NaN or infinity, after a step with a non-finite loss or norm; a
-        collective."""
+        """Return the ranks and tensors with NaN or infinity, after a step whose loss or gradient norm is not finite.
+        All ranks must call it."""
         ...
 
     def any(self, flag: bool) -> bool:
-        """Return True on every process if `flag` is true on any; a collective."""
+        """Return True on all processes if `flag` is true on one of them. All ranks must call it."""
         ...
 
     def peak_memory_gib(self) -> float | None:
-        """Return the peak device memory (GiB) of this process since `start`; None if not measured."""
+        """Return the peak device memory (GiB) that this process allocated since `start`; None if not measured."""
         ...
 
     def reserved_memory_gib(self) -> float | None:
-        """Return the peak device memory (GiB) that the framework's allocator reserved, used or not; None if not
-        measured."""
+        """Return the peak device memory (GiB) that the framework's allocator reserved; None if not measured."""
         ...
 
     def compile_facts(self) -> CompileFacts:
-        """Return the compiler activity of this process so far, for the receipt."""
+        """Return what the compiler did on this process so far."""
         ...
 
     def profile(self, folder: str) -> AbstractContextManager[object]:
-        """Return a context in which the framework's profiler traces this process; on exit its files are in `folder`."""
+        """Return a context in which the framework's profiler traces this process, and then writes to `folder`."""
         ...
 
     def close(self) -> None:
-        """Leave the process group and free the model. Called once, also after a failure."""
+        """Leave the process group and free the model. The trainer calls it once, also after a failure."""
         ...
 
 
 class Runtime(Protocol):
-    """The result of `Backend.runtime`. Its functions import the framework themselves, since `prepare_environment` must
-    run before that import."""
+    """The interface by which a worker process starts training, the result of `Backend.runtime`. Its methods import the
+    framework, because `prepare_environment` must run before that import."""
 
     def prepare_environment(self, devices: int) -> None:
-        """Set what the framework reads at start-up: virtual devices, threads, log levels.
+        """Set what the framework reads at start-up, such as threads and log levels.
 
-        `devices` is the plan's number of devices. A runtime that drives several devices from one process creates as
-        many virtual CPU devices if there is no accelerator.
+        If one process drives several devices and there is no accelerator, `devices` (the plan's number) virtual CPU
+        devices are created.
         """
         ...
 
     def start(self, program: ProgramText, settings: Settings, initial: Initial) -> Session:
-        """Start the plan's program over all its devices; ranks come from RANK, WORLD_SIZE, MASTER_*.
+        """Start the plan's program on all its devices. RANK, WORLD_SIZE and MASTER_* identify this process.
 
-        `initial` returns the initial values of each parameter; `settings` has the optimizer's hyper-parameters.
+        `settings` has the optimizer's hyper-parameters; `initial` returns the initial values of a parameter.
         """
         ...
 
     def start_single(self, program: ProgramText, settings: Settings, initial: Initial) -> Session:
-        """Start the unsharded model of `program` in this one process: the reference for parity. Arguments as for
-        `start`."""
+        """Start the model of `program`, unsharded, in this one process: the reference that sharded runs are compared
+        with. The arguments are those of `start`."""
         ...

@@ -1,8 +1,7 @@
 """The result of propagation: the layout of every op, the redistributions between ops, the layout of state.
 
-A layout maps a tensor dim to the mesh axes that shard it, outermost first; replicated dims are omitted. These values
-are derived and never read from JSON, so they are plain dataclasses, which are cheap to build at start-up and in a
-search.
+A layout maps a tensor dim to the mesh axes that shard it, outermost first; replicated dims are left out. The values are
+never read from JSON, so they are plain dataclasses, which are created fast at start-up and in a search.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Parses the formats of foreign configuration files; each reader takes text and returns the fields with their
-places."""
+"""Parses the formats of configuration files; each reader takes a text and returns its fields with their places."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ def read_document(name: str, text: str, format: Format) -> Document:
     """Returns the fields of the file `name` with content `text`, parsed as `format`.
 
     Raises UnreadableError, with a place (file, line, column), for text that is not of this format, that is nested too
-    deep, or whose aliases repeat too much.
+    deep, or whose YAML aliases expand to too many values.
     """
     source = Source.of(name, text)
     if format in ("flags", "assignments"):

@@ -21,8 +21,8 @@ _LEVELS: tuple[dict[str, Callable[[int, int], int]], ...] = (
 
 
 def evaluate(text: str, value_of: Callable[[str], str | None] = lambda name: None) -> int | None:
-    """Returns the value of `text`: integers, names (whose values `value_of` returns), `+ - * / %`, comparisons and
-    brackets. None if `text` is no such expression, or if a number is too large.
+    """Returns the value of the expression `text`: integers, names (`value_of` returns their values), `+ - * / %`,
+    comparisons, `&& || !` and brackets. None if it is no such expression, or a number is too large.
 
     >>> evaluate("8 * (4 + 2)"), evaluate("1 / 0"), evaluate("N / 2", {"N": "8"}.get)
     (48, None, 4)

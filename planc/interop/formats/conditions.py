@@ -1,4 +1,4 @@
-"""Evaluates tests of shell scripts, `[ A = B ]`, `[[ -n A ]]` and similar, if the compared texts are known."""
+"""Evaluates tests of shell scripts, such as `[ A = B ]` or `[[ -n A ]]`, if the compared texts are known."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planc.diag.fast_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Operand:
-    """A word of a test: its text, whether all of it is known, and whether it is quoted."""
+    """A word of a test. `known` is True if no part of its text depends on the shell."""
 
     text: str
     known: bool = True
@@ -25,7 +25,7 @@ _NUMBERS |= {"-lt": operator.lt, "-ge": operator.ge, "-le": operator.le}
 
 
 def holds(words: Sequence[Operand], patterns: bool = False, level: int = 0) -> bool | None:
-    """Returns whether the test that consists of `words` is true; None if only the shell knows.
+    """True if the test `words` succeeds, False if it fails; None if only the shell knows.
 
     `patterns` is True for `[[ ]]`, where the right side of `==` may be a pattern. `level` is the depth of nesting.
     """
@@ -45,7 +45,6 @@ def holds(words: Sequence[Operand], patterns: bool = False, level: int = 0) -> b
 
 
 def _split(words: Sequence[Operand], joint: str) -> list[Sequence[Operand]]:
-    """Splits `words` at each `joint` that is outside brackets."""
     parts: list[Sequence[Operand]] = []
     depth = start = 0
     for index, word in enumerate(words):

@@ -1,7 +1,7 @@
 """Interprets shell scripts symbolically, to find the words of their commands: variables, branches, loops, functions.
 
-Nothing is run. Text that only a shell can expand (`$(...)`, an environment variable) stays as written. Where only the
-shell knows which branch runs, all branches are interpreted, and a value that not all of them give is not certain.
+Nothing is run. Text that only a shell can expand (`$(...)`, an environment variable) stays as written. If only the
+shell knows which branch runs, all branches are interpreted, and a variable that they set differently is not certain.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ MOST_COMMANDS = 50_000
 
 @dataclass(frozen=True)
 class ShellCommand:
-    """A command: its `words`, the variables that the words use (`used`), and the words of the script from which the
-    command was expanded (`written`)."""
+    """A command: its `words` after expansion, the values of variables in them (`used`), and the words of the script
+    that were expanded (`written`)."""
 
     words: tuple[ShellWord, ...]
     used: tuple[VariableValue, ...]
@@ -64,16 +64,16 @@ class ShellCommand:
 class Script:
     """An interpreted script: its `commands` in order, and how its words are used.
 
-    `written` are all words of the script. `read` are the words that decide the control flow, and `used` the variables
-    that do. `taken` are the names in `given` that the script reads, `sourced` the given files that it sources, and
-    `unfound` the files that it sources but that were not given.
+    `written` has all words of the script. Control flow depends on the words in `read` and on the variables in `used`.
+    `taken` has the names in `given` that the script uses, `sourced` the files in `beside` that it sources, and
+    `unfound` the names of other files that it sources.
     """
 
     def __init__(
         self, source: Source, given: Mapping[str, str], beside: Mapping[str, Source], first: Sequence[Source] = ()
     ) -> None:
-        """Interprets the script `source`, after the scripts in `first`. `given` has the values of variables and of
-        arguments (`1`) from the command line. `beside` has the files that the script may `source`, by name."""
+        """Interprets the script `source`, after the scripts in `first`. `given` has values from the command line, of
+        variables and of arguments (`1`). `beside` has the files that the script may `source`, by name."""
         self.commands: list[ShellCommand] = []
         self.written: list[Written] = []
         self.directives: list[Written] = []
@@ -181,15 +181,15 @@ class Script:
         return self._branches(open_branches, decided)
 
     def _condition(self, steps: Steps) -> bool | None:
-        """Returns the value of a condition: None if its last command is an ordinary command, which may fail."""
+        """Interprets a condition and returns its truth; None for a command that is elsewhere assumed to succeed."""
         for node in (node for step in steps for node in step.pipeline if isinstance(node, Simple)):
             self.read |= {*node.words}
         value = self._run(steps)
         return None if steps and _name(steps[-1]) in _SUCCEED else value
 
     def _branches(self, bodies: Sequence[Steps], all_of_them: bool) -> bool | None:
-        """Interprets `bodies`, of which one runs for certain if `all_of_them`. A single certain body is interpreted in
-        place; of several, each is interpreted separately, and then their results are merged."""
+        """Interprets `bodies`, the branches of which the shell runs one (or perhaps none, unless `all_of_them`), and
+        merges the variables that they set. A branch that runs for certain is interpreted in place."""
         if len(bodies) == 1 and all_of_them:
             return self._run(bodies[0])
         if bodies:
@@ -291,7 +291,6 @@ class Script:
         return None
 
     def _called(self, name: str, words: Sequence[ShellWord], command: ShellCommand) -> None:
-        """Interprets a function with the arguments `words`."""
         before, self._arguments = self._arguments, list(words)
         self._following.append(name)
         self.read |= {*self._functions[name].words}
@@ -310,8 +309,8 @@ class Script:
             self._run(self._scanned(Scan(self._places[file.file], file.text)).steps)
 
     def _inside(self, text: str, outer: ShellCommand, place: Span, *, hides: bool) -> None:
-        """Interprets the script `text` inside the command `outer`. The words of `outer` are put before each command of
-        `text`. With `hides`, another shell runs `text` and sees only exported variables."""
+        """Interprets `text`, which the command `outer` runs (`bash -c TEXT`). The words of `outer` precede each command
+        of `text`. With `hides`, `text` sees only exported variables."""
         first = len(self.commands)
         scan = Scan(self._places[place.file], text, place=place)
         own = self._variables
@@ -449,8 +448,7 @@ class Script:
         return result, used
 
     def _split(self, word: Written) -> tuple[list[ShellWord], list[VariableValue]]:
-        """Splits the value of a variable into words, each with its place, because scripts use `ARGS="--a 1 --b 2"`
-        unquoted."""
+        """Splits an assigned value into words with places, because scripts expand `ARGS="--a 1 --b 2"` unquoted."""
         result: list[ShellWord] = []
         used: list[VariableValue] = []
         parts: list[ShellWord] = []
@@ -479,7 +477,7 @@ class Script:
         return [one for one in result if one.text], used
 
     def _text(self, word: Written, used: list[VariableValue]) -> tuple[str, bool]:
-        """Returns the expansion of a word in quotes, and True if all of the expansion is known."""
+        """Returns the expansion of `word` in quotes, and True if no part of it depends on the shell."""
         texts, known = [], True
         for piece in word.pieces:
             found = self._put(piece, word.span, used) if piece.expanded else None
@@ -491,7 +489,6 @@ class Script:
         return text, known
 
     def _operand(self, word: Written) -> Operand:
-        """Converts a word to a test operand."""
         used: list[VariableValue] = []
         text, known = self._text(word, used)
         self.used += used
@@ -499,7 +496,6 @@ class Script:
         return Operand(text, known and all(value.certain for value in used), quoted)
 
     def _put(self, piece: WordPiece, place: Span, used: list[VariableValue]) -> _Put:
-        """Returns the expansion of `piece`."""
         text = piece.text
         left = _Put([ShellWord(text, place)], text, known=False)
         if text.startswith("$(("):
@@ -540,7 +536,7 @@ class Script:
         return _Put(words, value.text(), apart=value.array and index == "[@]", known=value.known)
 
     def _default(self, text: str, place: Span, used: list[VariableValue]) -> _Put:
-        """Expands the words after `:-`."""
+        """Expands the default value in `${NAME:-DEFAULT}`."""
         self._level += 1
         if self._level > MOST_LEVELS:
             raise UnreadableError(f"nested more than {MOST_LEVELS} levels deep", place)
@@ -564,8 +560,7 @@ class Script:
 
 @dataclass(frozen=True)
 class _Put:
-    """The expansion of a variable: its words, and its text in quotes. `apart` is True if the words stay separate even
-    in quotes."""
+    """An expansion: as words, and as text in quotes. With `apart`, words stay separate even in quotes (`"$@"`)."""
 
     words: list[ShellWord]
     text: str
@@ -587,8 +582,7 @@ def _together(parts: Sequence[ShellWord], place: Span) -> list[ShellWord]:
 
 
 def _parts(word: ShellWord) -> list[ShellWord]:
-    """Splits an array element into words: `"--split 99,1,0"` is two words, because scripts use arrays without
-    quotes."""
+    """Splits an array element such as `"--split 99,1,0"` into words, because scripts expand arrays without quotes."""
     if not (word.quoted and word.text.startswith("--") and " " in word.text):
         return [word]
     span, found = word.span, []
@@ -602,7 +596,6 @@ def _parts(word: ShellWord) -> list[ShellWord]:
 
 
 def _behind(word: Written, length: int) -> Written:
-    """Returns the word without its first `length` characters."""
     first, *others = word.pieces
     shift = length if first.at >= 0 else 0
     rest = WordPiece(first.text[length:], first.at + shift, first.quoted)
@@ -610,7 +603,6 @@ def _behind(word: Written, length: int) -> Written:
 
 
 def _base(path: str) -> str:
-    """Returns the last component of a path."""
     return path.rpartition("/")[2]
 
 
@@ -620,7 +612,6 @@ def _assigns(word: Written) -> bool:
 
 
 def _only_assigns(step: PipelineStep) -> bool:
-    """True for a pipeline that only changes variables."""
     return all(
         isinstance(node, Simple) and (all(map(_assigns, node.words)) or node.words[0].plain in (*_DECLARES, *_SETS))
         for node in step.pipeline
@@ -634,9 +625,8 @@ def _name(step: PipelineStep) -> str:
 
 
 def _inner_script(words: Sequence[ShellWord]) -> tuple[int, int, str] | None:
-    """Finds a script for another shell in a command, as in `bash -c TEXT`, `eval WORDS`, `--command=TEXT`. Returns the
-    index of the first of the command's words that start the script, the index behind the last one, and the script's
-    text; None if the command has no such script."""
+    """Finds the script that a command passes to another shell: `bash -c TEXT`, `eval WORDS`, `--command=TEXT`. Returns
+    the index of the first word of that part of the command, the index after its last word, and the script's text."""
     texts = [word.text for word in words]
     if texts[0] == "eval":
         return 0, len(texts), " ".join(texts[1:])

@@ -57,11 +57,11 @@ class Places:
 
 
 class Scan:
-    """The commands of a script (`steps`), all its words (`words`) and the batch system's directives (`directives`)."""
+    """Parses a script: its commands (`steps`), all its words (`words`) and its `#SBATCH` lines (`directives`)."""
 
     def __init__(self, places: Places, text: str, at: int = 0, place: Span | None = None) -> None:
-        """Parses `text`, which starts at offset `at` of the source of `places`. For text that was assembled from words,
-        `place` is the place of all of it."""
+        """Parses `text`, which begins at offset `at` of the source of `places`. For text that was assembled from
+        several words, `place` is the place to report for every word of it."""
         self.places = places
         self._text, self._shift, self._place = text, at, place
         self._at = self._depth = 0
@@ -222,7 +222,6 @@ class Scan:
         return Test(tuple(words))
 
     def _double_bracket(self) -> Written:
-        """Parses `(( ... ))` as one word."""
         start = self._at
         self._at = self._closing(start)
         return self._listed(start, (WordPiece(self._text[start + 2 : self._at - 2], start + 2, expanded=True),))
@@ -238,7 +237,6 @@ class Scan:
         return Function(tuple(words), (PipelineStep("", False, (self._node(),)),))
 
     def _line(self) -> tuple[list[Written], list[Written]]:
-        """Parses the words up to the end of a command, and its here-documents."""
         words: list[Written] = []
         documents: list[Written] = []
         while True:
@@ -282,7 +280,6 @@ class Scan:
     # Words.
 
     def _take(self, word: str) -> bool:
-        """Consumes the next word if it is `word`. Returns True if it was."""
         self._skip(lines=False)
         if self._upcoming() != word:
             return False
@@ -303,7 +300,7 @@ class Scan:
         return found[0] if found else ""
 
     def _skip(self, *, lines: bool) -> None:
-        """Skips blanks and comments; with `lines`, also line ends and here-documents."""
+        """Skips blanks and comments; with `lines`, also line ends and here-documents. Collects `#SBATCH` comments."""
         while self._at < len(self._text):
             if found := _BLANK.match(self._text, self._at):
                 self._at = found.end()
@@ -341,7 +338,6 @@ class Scan:
         return None if self._at == start else self._listed(start, tuple(pieces), items)
 
     def _items(self) -> tuple[Written, ...]:
-        """Parses the words of an array."""
         start = self._at
         self._at += 1
         items: list[Written] = []

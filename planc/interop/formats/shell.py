@@ -1,7 +1,7 @@
-"""Finds the command that a shell script starts, as flags or `key=value` words.
+"""Finds the command of a shell script that starts the training, as flags or `key=value` words.
 
 Text that only a shell can expand stays as written, and is refused if a field needs its value. Each word of a script
-belongs to that command, decides the command, or is reported in `Document.left`.
+belongs to that command, or decides which command runs, or is reported in `Document.left`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash")
 
 def read_scripts(sources: Sequence[Source], given: Mapping[str, str], kinds: Mapping[str, str]) -> list[Document]:
     """Returns the documents of scripts that together are one configuration. A script that another script sources, or
-    that has no command of its own, gets no document: it is read as a part of the others.
+    that has no command, gets no document: it is read as a part of the others.
 
-    `given` are values of variables and arguments from the command line. `kinds` says by file name if a script is read
-    as `flags` or as `assignments`; a script without a kind is read as whichever it has more of. Raises UnreadableError
-    for an unclosed quote or bracket.
+    `given` has the values of variables and arguments from the command line. `kinds` has the format of each file,
+    `flags` or `assignments`; a file without one gets the format in which its command has more words. Raises
+    UnreadableError for an unclosed quote or bracket.
     """
     beside = {PurePosixPath(source.file).name: source for source in sources}
     scripts = {source.file: Script(source, given, beside) for source in sources}
@@ -54,8 +54,8 @@ def _document(source: Source, script: Script, kind: str) -> Document:
 
 
 def _chosen(source: Source, script: Script, counts: Callable[[ShellWord], bool]) -> ShellCommand:
-    """Returns the command with the most words for which `counts` is true. In a file that is not a script, lines that
-    start with a flag form one command."""
+    """Returns the command with the most words for which `counts` is true. In a file that is no script, all lines that
+    start with a flag are one command."""
     lists = [one for one in script.commands if _is_flag(one.words[0])]
     commands = [one for one in script.commands if not _is_flag(one.words[0])]
     if lists and not source.file.endswith(SCRIPTS):
@@ -122,16 +122,15 @@ def _program_index(words: Sequence[ShellWord]) -> int:
 
 
 def _name(word: ShellWord) -> str:
-    """Returns the name of a flag without dashes, with underscores. A flag of several letters with a single dash keeps
-    the dash."""
+    """Returns the name of a flag, with underscores. `--a-b` and `-a` lose their dashes, `-ab` keeps its dash."""
     flag = word.text.partition("=")[0].replace("-", "_")
     return flag[2:] if flag.startswith("__") else flag[1:] if len(flag) == 2 else f"-{flag[1:]}"
 
 
 def _fields(words: Sequence[ShellWord]) -> tuple[dict[str, Given], list[Left]]:
-    """Parses `--name value ...`, `--name=value` and `--name` (true). Returns the fields by name with underscores, and
-    the words to report. If a flag is given several times, the last one counts and the earlier ones are reported. Values
-    after the first are reported too if only the shell knows them."""
+    """Parses `--name value ...`, `--name=value` and `--name` (true). Returns the fields, named with underscores, and
+    words to report: earlier values of a flag that is given again, and values known only to the shell (after the
+    first)."""
     fields: dict[str, Given] = {}
     more: list[Left] = []
     starts = [index for index, word in enumerate(words) if _is_flag(word)]
@@ -155,7 +154,6 @@ def _fields(words: Sequence[ShellWord]) -> tuple[dict[str, Given], list[Left]]:
 
 
 def _stray(word: ShellWord) -> Left:
-    """Returns the report of a word between the program and its first flag."""
     return Left(word.text, word.span, "open" if "$" in word.text else "unread")
 
 
@@ -182,6 +180,5 @@ def _left(source: Source, script: Script, best: ShellCommand) -> Iterator[Left]:
 
 
 def _others(script: Script, best: ShellCommand) -> tuple[dict[str, Given], ...]:
-    """Returns the flags of each command other than `best`."""
     others = [one.words for one in script.commands if one is not best and any(_is_flag(word) for word in one.words)]
     return tuple(_fields(words)[0] for words in others)

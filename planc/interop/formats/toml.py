@@ -16,7 +16,7 @@ _AT = re.compile(r"at line (\d+), column (\d+)")
 
 
 def read_toml(source: Source) -> Document:
-    """Returns the fields of a TOML text, `source`, tables by dotted path. Raises UnreadableError for invalid TOML."""
+    """Returns the fields of the TOML text `source`, by dotted path (`table.key`). Raises UnreadableError."""
     try:
         value = tomllib.loads(source.text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -51,7 +51,7 @@ def _plain(value: Any) -> FieldValue:
 
 
 def _places(source: Source) -> dict[str, Span]:
-    """Returns the place of each value whose key has a line of its own, by dotted path."""
+    """Returns the place of each value whose key begins a line, by dotted path."""
     found: dict[str, Span] = {}
     table = ""
     for number, line in enumerate(source.lines, 1):

@@ -14,11 +14,10 @@ MAX_EXPANDED = 100_000
 
 
 class VariableValue:
-    """The value of a shell variable: the previous value (`prev`, for `+=`), and the words that are added.
+    """The value of a shell variable. After `+=`, `prev` is the previous value, and `own` are only the added words.
 
-    `own` are the added words, `text` is the value in quotes. `certain` is False if only the shell knows whether the
-    variable has this value. `written` are the script's words that assign the value, `used` the values that those words
-    use.
+    `certain` is False if only the shell knows whether the variable has this value. `written` are the script's words
+    that assign the value; `used` are the values of the variables in those words.
     """
 
     def __init__(
@@ -42,8 +41,7 @@ class VariableValue:
         self.size: int = sum(len(w.text) + 1 for w in own) + len(text) + (prev.size if prev else 0)
 
     def chain(self, end: VariableValue | None = None) -> list[VariableValue]:
-        """Returns the values that `+=` built this value from, the oldest first; only those after `end` if it is
-        given."""
+        """Returns the values that `+=` joined to this value, oldest first. With `end`, only those after `end`."""
         found: list[VariableValue] = []
         one: VariableValue | None = self
         while one is not None and one is not end:
@@ -52,20 +50,20 @@ class VariableValue:
         return found[::-1]
 
     def grew_from(self, other: VariableValue | None) -> bool:
-        """True if this value is `other`, or `other` with additions."""
+        """True if this value is `other`, or extends `other` by `+=`."""
         one: VariableValue | None = self
         while one is not None and one is not other:
             one = one.prev
         return one is not None
 
     def words(self) -> list[ShellWord]:
-        """Returns all words of the value, the earlier ones included."""
+        """Returns all words of the value, including those before a `+=`."""
         if self._words is None:
             self._words = [word for one in self.chain() for word in one.own]
         return self._words
 
     def text(self) -> str:
-        """Returns the value in quotes; words of an array are joined by blanks."""
+        """Returns the value as it expands in quotes; words of an array are joined by blanks."""
         return " ".join(w.text for w in self.words()) if self.array else "".join(o.own_text for o in self.chain())
 
 
@@ -98,11 +96,11 @@ class Variables:
             self._values[name] = value
 
     def fork(self) -> None:
-        """Starts to record changes, until `back`."""
+        """Starts a branch of the script: `back` will undo the changes that follow."""
         self._changed.append({})
 
     def back(self) -> dict[str, VariableValue | None]:
-        """Undoes the changes since `fork`; returns the new value of each changed variable."""
+        """Undoes the changes since `fork`. Returns the value of each changed variable before that (None: unset)."""
         changed = self._changed.pop()
         made = {name: self._values.get(name) for name in changed}
         for name, before in changed.items():
@@ -113,9 +111,9 @@ class Variables:
         return made
 
     def merge(self, worlds: Sequence[dict[str, VariableValue | None]], place: Span, *, all_of_them: bool) -> None:
-        """Sets each variable that one of the branches `worlds` changed to a value that merges the branches.
+        """Sets each variable that some branch changed to the merge of its values after the branches.
 
-        If `all_of_them`, one of the branches ran; otherwise it is possible that none of them ran.
+        `worlds` has the changed variables of each branch. Unless `all_of_them`, the previous value is merged too.
         """
         for name in dict.fromkeys(name for world in worlds for name in world):
             before = self._values.get(name)
@@ -124,7 +122,8 @@ class Variables:
 
 
 def either(values: Sequence[VariableValue | None], before: VariableValue | None) -> VariableValue:
-    """Returns a value that stands for any one of `values`. Words that all of them share with `before` stay certain."""
+    """Returns the merge of `values`, which a variable has after different branches. Words become uncertain unless all
+    values are equal; words of `before` stay as they are if all values extend it by `+=`."""
     found = list(dict.fromkeys(value or UNSET for value in values))
     alike = all(v.certain and v.known for v in found) and len({v.size for v in found}) == 1
     if len(found) == 1 or (alike and len({(v.text(), v.array) for v in found}) == 1):
@@ -151,7 +150,7 @@ def _flags_beside(words: Sequence[ShellWord], more: Sequence[ShellWord]) -> list
 
 
 def closure(values: Sequence[VariableValue]) -> Iterator[VariableValue]:
-    """Yields `values` and all values that they use, each once."""
+    """Yields `values` and, recursively, the values that they use or extend, each once."""
     seen: set[VariableValue] = set()
     waiting = list(values)
     while waiting:

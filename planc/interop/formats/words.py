@@ -1,4 +1,4 @@
-"""Data types for a shell script: words as written, words as a command gets them, and compound commands."""
+"""Data types for a parsed shell script: words as written, words after expansion, and compound commands."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from planc.diag.span import Span
 
 @dataclass(frozen=True, slots=True)
 class WordPiece:
-    """A piece of a written word: its text without quotes, its offset in the source (`at`; -1 for an assembled word),
-    and True if it is quoted."""
+    """A part of a word in a script: its text without quotes, and its offset in the source (`at`; -1 if the interpreter
+    assembled the word). `quoted` is True inside quotes."""
 
     text: str
     at: int
@@ -22,7 +22,7 @@ class WordPiece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Written:
-    """A word as written in a script. `items` are the words of an array, `NAME=(...)`."""
+    """A word as written in a script. For an array, `NAME=(...)`, `items` are its elements."""
 
     pieces: tuple[WordPiece, ...]
     span: Span
@@ -35,13 +35,13 @@ class Written:
 
     @property
     def plain(self) -> str:
-        """Returns the word if none of it is quoted or expanded, which a reserved word requires; else ""."""
+        """Returns the word if no part is quoted or expanded, as in a keyword (`if`, `done`); else ""."""
         return "" if any(piece.quoted or piece.expanded for piece in self.pieces) else self.text
 
 
 @dataclass(frozen=True, slots=True)
 class ShellWord:
-    """A word that a command gets, without quotes, and its place."""
+    """A word after expansion and without quotes, with its place in the script."""
 
     text: str
     span: Span
@@ -63,7 +63,7 @@ class Simple:
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """`[[ ... ]]`, or `(( ... ))` with its text as the only word."""
+    """A test `[[ ... ]]` with its words, or an arithmetic test `(( ... ))` as one word."""
 
     words: tuple[Written, ...]
     arithmetic: bool = False
@@ -71,7 +71,7 @@ class Test:
 
 @dataclass(frozen=True, slots=True)
 class If:
-    """`if`: branches with their conditions, and the commands after `else` (None without an `else`)."""
+    """An `if` statement: (condition, body) of each branch, and the body of `else` (None: there is no `else`)."""
 
     branches: tuple[tuple[Steps, Steps], ...]
     otherwise: Steps | None
@@ -79,7 +79,7 @@ class If:
 
 @dataclass(frozen=True, slots=True)
 class ShellLoop:
-    """A loop: `for NAME in ITEMS`, or `while` or `until`, which have neither name nor items."""
+    """A loop: `for NAME in ITEMS`, or a `while` or `until` loop, whose `name` and `items` are empty."""
 
     name: str
     items: tuple[Written, ...]
@@ -89,7 +89,7 @@ class ShellLoop:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`case WORD in PATTERNS) ... ;; esac`."""
+    """A statement `case WORD in PATTERNS) ... ;; esac`: (patterns, body) of each branch."""
 
     word: Written
     branches: tuple[tuple[tuple[Written, ...], Steps], ...]
@@ -99,7 +99,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class ShellGroup:
-    """`{ ... }`, or `( ... )`, whose variables are local: then `own` is True."""
+    """Commands in a group `{ ... }`, or in a subshell `( ... )`, which has its own variables (`own`)."""
 
     body: Steps
     own: bool
@@ -107,7 +107,7 @@ class ShellGroup:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """`NAME() { ... }`."""
+    """A function definition `NAME() { ... }`; `words` are the words before the body."""
 
     words: tuple[Written, ...]
     body: Steps
@@ -118,7 +118,7 @@ Node: TypeAlias = Simple | Test | If | ShellLoop | Case | ShellGroup | Function
 
 @dataclass(frozen=True, slots=True)
 class PipelineStep:
-    """A pipeline, and the operator that joins it to the previous pipeline: `&&`, `||`, or "" if it runs in any case."""
+    """A pipeline of commands. `joined` is the operator before it: `&&`, `||`, or "" if it runs in any case."""
 
     joined: str
     negated: bool

@@ -1,7 +1,7 @@
-"""Parses YAML and JSON with PyYAML's composer: nodes with places; no object is ever constructed from a tag.
+"""Parses YAML and JSON with PyYAML's composer, which returns nodes with places and constructs no Python objects.
 
-JSON is first checked by the standard library, which gives no places, and then read by the YAML composer: apart from a
-few escapes, JSON is a subset of YAML.
+The standard library's parser, which gives no places, first checks that a text is JSON. The YAML composer then reads it:
+apart from a few escapes, JSON is a subset of YAML.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def read_yaml(source: Source, format: Format = "yaml") -> Document:
 
 
 def _bounded(source: Source, loader: Any) -> None:
-    """Raises UnreadableError for text that is nested too deep for the composer: libyaml would end the process."""
+    """Raises UnreadableError for text that is nested too deep, because libyaml's composer would crash the process."""
     depth = 0
     for event in yaml.parse(source.text, Loader=loader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -70,7 +70,7 @@ def _bounded(source: Source, loader: Any) -> None:
 
 
 class _Reader:
-    """Walks the nodes and counts every visit, so that a node that aliases repeat counts each time."""
+    """Reads the nodes of a YAML text. A node that aliases repeat counts at each visit towards MAX_FIELDS."""
 
     def __init__(self, source: Source) -> None:
         self._source, self._visits = source, 0
@@ -131,8 +131,7 @@ def _number(text: str, otherwise: Scalar) -> Scalar:
 
 
 def _span(source: Source, start: yaml.Mark, end: yaml.Mark) -> Span:
-    """Converts YAML marks, which count from 0, to a span. The span ends on its first line: a block is marked by its
-    start."""
+    """Converts YAML marks, which count from 0, to a span. A text of several lines is marked only on its first line."""
     line, column = start.line + 1, start.column + 1
     last = end.column + 1 if end.line == start.line else len(source.line(line)) + 1
     return Span(source.file, line, column, line, max(last, column))

@@ -1,5 +1,5 @@
-"""Accelerate: the YAML of `accelerate config`, with FSDP 1 or 2, `ParallelismConfig`, or DeepSpeed's settings in it or
-in a separate JSON.
+"""Accelerate: the YAML of `accelerate config`, with FSDP 1 or 2, `ParallelismConfig`, or DeepSpeed (its settings in the
+same file or in a JSON file).
 
 Names and defaults are those of accelerate/commands/launch.py, parallelism_config.py and utils/dataclasses.py.
 """
@@ -30,7 +30,7 @@ KINDS = ("NO", "MULTI_GPU", "MULTI_XPU", "MULTI_NPU", "MULTI_MLU", "MULTI_HPU", 
 
 
 def kind(v: Values) -> str:
-    """Returns how training is distributed: NO, MULTI_GPU (plain data parallelism), FSDP or DEEPSPEED."""
+    """Returns how training is distributed: NO, MULTI_GPU (DDP), FSDP or DEEPSPEED."""
     name = v.text("distributed_type").upper()
     name = "NO" if name in ("FALSE", "") else name  # YAML reads an unquoted NO as false
     if name not in KINDS:
@@ -68,7 +68,6 @@ def strategy(v: Values) -> str:
 
 
 def _is_meshed(v: Values) -> bool:
-    """True if the file gives the degrees of a ParallelismConfig."""
     return any(v.is_given(name) for name in (REPLICATE, SHARD, TENSOR, CONTEXT))
 
 
@@ -113,8 +112,8 @@ def _deep(v: Values) -> bool:
 
 
 def _has_settings(v: Values) -> bool:
-    """Returns True: DeepSpeed's settings are known, either inline or from the JSON file that the YAML names. Raises
-    RefusedError if that JSON file was not given."""
+    """Returns True if DeepSpeed's settings are known: they are in the YAML, or the JSON file that it names was given
+    too. Raises RefusedError otherwise."""
     named = v.text("deepspeed_config.deepspeed_config_file") not in ("", "none", "None")
     beside = any(deepspeed.recognises(document) for document in v.documents)
     if named and not beside:
@@ -125,7 +124,7 @@ def _has_settings(v: Values) -> bool:
 
 
 def sequences(v: Values) -> int:
-    """Returns the sequences per step."""
+    """Returns the global batch, in sequences per optimizer step."""
     if _deep(v):
         return deepspeed.batch(v)[0]
     replicate, shard, _, _ = degrees(v)
@@ -133,7 +132,7 @@ def sequences(v: Values) -> int:
 
 
 def zero(v: Values) -> int:
-    """Returns the ZeRO stage: 3 with FSDP, DeepSpeed's own with DeepSpeed."""
+    """Returns the ZeRO stage: DeepSpeed's own, 3 for FSDP over several ranks, else 0."""
     if _deep(v):
         return deepspeed.stage(v)
     _, shard, cp, _ = degrees(v)
@@ -141,7 +140,7 @@ def zero(v: Values) -> int:
 
 
 def gather(v: Values) -> Period | None:
-    """Returns how long FSDP keeps gathered parameters. SHARD_GRAD_OP keeps them from the forward to the backward."""
+    """Returns how long FSDP keeps gathered parameters: `pass`, or `microbatch` if not resharded; None without FSDP."""
     if kind(v) != "FSDP" or zero(v) == 0:
         return None
     _wrapped(v)
@@ -151,7 +150,7 @@ def gather(v: Values) -> Period | None:
 
 
 def _wrapped(v: Values) -> None:
-    """Warns if FSDP does not gather layer by layer."""
+    """Warns if FSDP gathers other units than one layer at a time."""
     policy = v.text(f"{FSDP}auto_wrap_policy").upper()
     if policy in ("", "NO_WRAP", "NONE"):
         v.approximate(
@@ -164,8 +163,8 @@ def _wrapped(v: Values) -> None:
 
 
 def precision(v: Values) -> Precision:
-    """Returns bf16 or fp32 compute. FSDP reduces gradients in bf16 too; plain data parallelism reduces them in fp32,
-    the dtype of its parameters."""
+    """Returns the dtypes of compute and gradient reduction. With bf16, FSDP reduces in bf16; DDP reduces in fp32, the
+    dtype of its parameters."""
     if _deep(v):
         return deepspeed.precision(v)
     mixed = v.text("mixed_precision", "", "no", "False", "bf16", "fp16", "fp8").lower()
@@ -181,34 +180,34 @@ def precision(v: Values) -> Precision:
 
 
 def recompute(v: Values) -> Recompute:
-    """Returns the recompute of decoder layers, by FSDP's wrapper or by the Trainer."""
+    """Returns the recomputation of decoder layers that FSDP's activation checkpointing or the Trainer sets."""
     if kind(v) == "FSDP" and v.flag(f"{FSDP}activation_checkpointing"):
         return Recompute(ops=("blocks",))
     return trainer.recompute(v)
 
 
 def offloaded(v: Values) -> tuple[str, ...]:
-    """Returns the state that is stored on the host."""
+    """Returns the state (`params`, `optimizer`) that is offloaded to host memory."""
     if _deep(v):
         return deepspeed.offloaded(v)
     return ("params", "optimizer") if kind(v) == "FSDP" and v.flag(f"{FSDP}offload_params") else ()
 
 
 def stored(v: Values) -> tuple[tuple[Noun, str], ...]:
-    """Returns DeepSpeed's dtype of accumulated gradients; FSDP and plain data parallelism store state in fp32."""
+    """Returns the state that is not in fp32, with its dtype; only DeepSpeed sets one."""
     return deepspeed.stored(v) if _deep(v) else ()
 
 
 def tensor_parallel_parts(v: Values) -> bool:
-    """Returns False with tensor parallelism, because then the model's own TP plan replicates the embedding and gathers
-    the logits of the sharded head; True without."""
+    """True if tensor parallelism shards the vocabulary, or is off. Without DeepSpeed, the model's TP plan is used: it
+    replicates the embedding and gathers the logits."""
     if _deep(v):
         return deepspeed.tensor_parallel_parts(v)
     return degrees(v)[3] == 1
 
 
 def compiled(v: Values) -> tuple[str, ...]:
-    """Returns the regions of the model that `torch.compile` compiles, as set by Accelerate or by the Trainer."""
+    """Returns the parts (`blocks`, `loss`) that `torch.compile` compiles, as Accelerate or the Trainer sets."""
     backend = v.text("dynamo_config.dynamo_backend").lower()
     return ("blocks", "loss") if backend not in ("", "no", "false", "none") else trainer.compiled(v)
 
@@ -319,7 +318,6 @@ CANNOT = {
 
 
 def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
-    """Returns the YAML file, sorted as by `accelerate config`."""
     return "".join(_lines(nested(fields), ""))
 
 

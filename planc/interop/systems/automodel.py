@@ -130,13 +130,13 @@ def _sequences(v: Values) -> int:
 
 
 def _is_whole(v: Values) -> bool:
-    """True if gradients are reduced only in a step's last microbatch."""
+    """True if gradients stay unsharded until the step's last microbatch, when they are reduced."""
     return _strategy(v) == "fsdp2" and (v.flag("distributed.defer_fsdp_grad_sync") or _degree(v, "pp") > 1)
 
 
 def _gather(v: Values) -> Period | None:
-    """Returns how long FSDP keeps gathered parameters. By default it frees the parameters of a layer after the layer's
-    forward, except in pipelines and in models with experts."""
+    """Returns how long FSDP keeps gathered parameters; None for other strategies. By default, parameters of a layer are
+    freed after its forward, except with pipelines and with expert parallelism."""
     if _strategy(v) != "fsdp2":
         return None
     name = "distributed.moe.reshard_after_forward" if _degree(v, "ep") > 1 else "distributed.reshard_after_forward"
@@ -166,8 +166,8 @@ def _schedule(v: Values) -> str:
 
 
 def _chunks(v: Values) -> int:
-    """Returns the number of virtual stages per rank (pipelining/functional.py: the layers per stage are given, and the
-    number of stages is rounded to a multiple of the ranks)."""
+    """Returns the number of virtual stages per pipeline rank. `layers_per_stage` gives the number of stages, which is
+    rounded to a multiple of the ranks (pipelining/functional.py)."""
     pp = _degree(v, "pp")
     if pp == 1:
         return 1
@@ -193,7 +193,7 @@ def _precision(v: Values) -> Precision:
 
 
 def _stored(v: Values) -> tuple[tuple[Noun, str], ...]:
-    """Returns the dtypes of state: all state has the dtype in which the model is loaded."""
+    """Returns the state that is not in fp32, with its dtype: all state has the dtype in which the model is loaded."""
     dtype = DTYPES.get(v.text("model.torch_dtype"))
     if dtype is None:
         raise v.wrong("model.torch_dtype", "bf16 or float32")
@@ -335,7 +335,7 @@ WRITES: dict[str, Writer] = {
 
 
 def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
-    """Returns the sections of a recipe that a plan decides. The user adds data, optimizer and checkpoints."""
+    """Returns the sections of a recipe that a plan decides; the user adds data, optimizer and checkpoints."""
     head = f"# {python_comment(s.name)}: written by planc for AutoModel {VERSION}; data and checkpoints are yours\n"
     return head + "".join(_lines(nested(fields), ""))
 

@@ -1,8 +1,8 @@
 """Megatron-Bridge: the `run_config.yaml` in its checkpoints, and overrides of a recipe, `model.x=y`.
 
-The sections of its files are dataclasses of Megatron-Core, so the readers of Megatron-LM's flags read them under other
-names. Names and defaults are those of these dataclasses at the commit below. A recipe is Python, which planc does not
-run.
+Sections of its files are dataclasses of Megatron-Core, so the readers for Megatron-LM's flags are reused under Bridge's
+names (CALLS). Names and defaults are those of the dataclasses at the commit below. A recipe is Python code, which planc
+does not run.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ COPIED = {
 
 
 def _prepared(document: Document) -> Document:
-    """Returns the document with the values that Bridge writes as objects (dtypes, enumerations) replaced by names, and
-    with the fields that Bridge itself copies."""
+    """Returns the document after two steps that Bridge itself does: dtypes and enumerations, which are written as
+    objects, become names, and fields are copied to other sections (COPIED)."""
     fields: dict[str, Given] = {}
     for name, given in document.fields.items():
         owner, _, last = name.rpartition(".")
@@ -191,8 +191,8 @@ def _precise(v: Values) -> Any:
 
 
 def _overlaps(v: Values) -> tuple[tuple[Role | Literal["ep"], str], ...]:
-    """Returns Megatron-LM's overlaps. Transfers of tensor parallelism that are not overlapped are listed too, because
-    Bridge's recipes overlap them by default."""
+    """Returns the overlaps of transfers and compute. Tensor-parallel transfers that do not overlap are stated as
+    `none`, because Bridge's recipes overlap them by default."""
     found = megatron.overlaps(v)
     said = any(role == "tp" for role, _ in found) or v.whole("tensor_model_parallel_size") == 1
     return found if said else (*found, ("tp", "none"))
@@ -207,7 +207,7 @@ SETTINGS = {
 
 
 def _writer(flag: str, write: Callable[[TrainingSetup], Any]) -> Callable[[TrainingSetup], Any]:
-    """Returns a writer of Bridge's field that corresponds to Megatron-LM's `flag`, whose writer is `write`."""
+    """Returns the writer of the Bridge field for Megatron-LM's `flag`; `write` is the flag's own writer."""
     own, default = CALLS[flag], _default(CALLS[flag].removeprefix("not ")) if CALLS[flag] in OTHER else None
 
     def written(setup: TrainingSetup) -> Any:
@@ -220,8 +220,7 @@ def _writer(flag: str, write: Callable[[TrainingSetup], Any]) -> Callable[[Train
 
 
 def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
-    """Returns the command line that starts a recipe with these overrides. The name of the recipe comes from the
-    environment."""
+    """Returns the command line that starts a recipe with these overrides. The environment names the recipe."""
     lines = [
         f"# {python_comment(s.name)}: written by planc for Megatron-Bridge {VERSION}",
         'scripts/training/train.sh --recipe "${RECIPE:?}" \\',

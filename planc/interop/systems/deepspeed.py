@@ -1,4 +1,4 @@
-"""DeepSpeed: `ds_config.json`, with the arguments of Hugging Face's Trainer for its "auto" values.
+"""DeepSpeed: `ds_config.json`; the arguments of Hugging Face's Trainer fill in its "auto" values.
 
 Names and defaults are those of deepspeed/runtime/config.py, runtime/zero/config.py, runtime/zero/offload_config.py,
 runtime/precision_config.py and runtime/tensor_parallel/config.py.
@@ -31,8 +31,7 @@ MICRO, TOTAL, ACCUMULATION = "train_micro_batch_size_per_gpu", "train_batch_size
 
 
 def tensor_parallel(v: Values) -> int:
-    """Returns the degree of AutoTP (a number of ranks). A degree of 0 in the file means no tensor parallelism: 1 is
-    returned."""
+    """Returns the degree of tensor parallelism (AutoTP); 1 if the file says 0, which means none."""
     return v.whole("tensor_parallel.autotp_size", minimum=0) or 1
 
 
@@ -85,10 +84,9 @@ def experts(v: Values) -> int:
 
 
 def batch(v: Values) -> tuple[int, int, int]:
-    """Returns sequences per step, sequences per microbatch, and microbatches per step. Two of the three determine the
-    third (DeepSpeed's rule).
+    """Returns sequences per step, sequences per microbatch, and microbatches per step. Two of them determine the third.
 
-    If a value is "auto", it comes from the Trainer's arguments.
+    A value of "auto" is taken from the Trainer's arguments.
     """
     ranks = data_parallel(v)
     total, micro, steps = (_number(v, name) for name in (TOTAL, MICRO, ACCUMULATION))
@@ -133,7 +131,7 @@ def stage(v: Values) -> int:
 
 
 def precision_of(v: Values) -> str:
-    """Returns the compute dtype, bf16 or fp32. If the file says "auto", the Trainer or Accelerate decides."""
+    """Returns the compute dtype, bf16 or fp32. For "auto", Accelerate's or the Trainer's setting holds."""
     if _enabled(v, "fp16"):
         raise v.refused(
             "planc computes in bf16 or fp32; bf16 has the same sizes: --set fp16.enabled=false --set bf16.enabled=true",
@@ -156,8 +154,7 @@ def _enabled(v: Values, dtype: str) -> bool:
 
 
 def precision(v: Values) -> Precision:
-    """Returns the precision. Gradients are reduced in the dtype of the model unless `communication_data_type` is
-    set."""
+    """Returns the dtypes of compute and gradient reduction. By default, gradients are reduced in the compute dtype."""
     compute, reduce = precision_of(v), v.text("communication_data_type", "", "fp32", "bf16", "bfp16", "fp16", AUTO)
     if reduce == "fp16":
         raise v.refused("planc reduces in bf16 or fp32", "communication_data_type")
@@ -167,8 +164,8 @@ def precision(v: Values) -> Precision:
 
 
 def stored(v: Values) -> tuple[tuple[Noun, str], ...]:
-    """Returns the dtypes of state. Gradients accumulate in the dtype of the model; master weights and moments are fp32
-    unless the file sets them to bf16."""
+    """Returns the state that is not in fp32, with its dtype. With bf16, gradients accumulate in bf16 unless
+    `grad_accum_dtype` is fp32; master weights and Adam's moments are fp32 unless the file sets bf16."""
     whole = v.text("data_types.grad_accum_dtype", "", "fp32", "bf16", "fp16")
     if precision_of(v) == "fp32":
         return ()
@@ -184,8 +181,8 @@ def stored(v: Values) -> tuple[tuple[Noun, str], ...]:
 
 
 def overlaps(v: Values) -> tuple[tuple[Role, str], ...]:
-    """Returns the overlaps. Gradients are reduced during the backward only with ZeRO and `overlap_comm`, which is on by
-    default at stage 3."""
+    """Returns `none` for the data-parallel axes; () with ZeRO and `overlap_comm` (the default at stage 3), by which
+    gradients are reduced during the backward."""
     given = v.raw(f"{ZERO}.overlap_comm")
     level = stage(v)
     overlapped = level == 3 if given in (None, AUTO) else v.flag(f"{ZERO}.overlap_comm")
@@ -196,7 +193,7 @@ def overlaps(v: Values) -> tuple[tuple[Role, str], ...]:
 
 
 def offloaded(v: Values) -> tuple[str, ...]:
-    """Returns the state that is stored on the host."""
+    """Returns the state (`params`, `optimizer`) that is offloaded to host memory."""
     params = _device(v, f"{ZERO}.offload_param.device", f"{ZERO}.cpu_offload_param")
     optimizer = _device(v, f"{ZERO}.offload_optimizer.device", f"{ZERO}.cpu_offload")
     if params and stage(v) != 3:
@@ -214,7 +211,7 @@ def _device(v: Values, name: str, old: str) -> bool:
 
 
 def optimizer(v: Values) -> str:
-    """Returns the name of DeepSpeed's optimizer, or of the Trainer's if DeepSpeed has none."""
+    """Returns adamw or muon, from DeepSpeed's `optimizer.type` or else from the Trainer's arguments."""
     name = v.text("optimizer.type")
     if not name:
         return trainer.optimizer(v)
@@ -225,15 +222,14 @@ def optimizer(v: Values) -> str:
 
 
 def tensor_parallel_parts(v: Values) -> bool:
-    """True if the vocab is sharded, or without tensor parallelism. AutoTP replicates the vocab unless it is set to
-    shard the head."""
+    """True if tensor parallelism shards the vocabulary (`vocab_parallel_lm_head`), or is off."""
     if tensor_parallel(v) == 1:
         return True
     return v.flag("tensor_parallel.vocab_parallel_lm_head")
 
 
 def pipeline_schedule(v: Values) -> str:
-    """Returns 1F1B. DeepSpeed balances stages by their parameters, while a plan divides the layers evenly."""
+    """Returns 1f1b. Warns if DeepSpeed balances stages by parameters: a plan divides the layers evenly."""
     if stages(v) > 1 and v.text("pipeline.partition") not in ("uniform",):
         v.approximate(
             "DeepSpeed balances stages by their parameters; the plan has as many layers in each", "pipeline.partition"
@@ -272,7 +268,7 @@ SETTINGS = {
 
 
 def model_words(v: Values) -> str:
-    """Returns the words of the `model` sentence, from the command line or from the `config.json` among the files."""
+    """Returns the words after `model` in the plan, from the command line or the `config.json` among the files."""
     if not v.options.model:
         raise v.missing("--model, or its config.json beside this file", "the model")
     return v.options.model
@@ -330,7 +326,7 @@ def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
 
 
 def nested(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `fields`, whose names are dotted paths, as nested mappings.
+    """Returns nested mappings of `fields`, whose names are dotted paths.
 
     >>> nested({"a.b": 1, "a.c": 2, "d": 3})
     {'a': {'b': 1, 'c': 2}, 'd': 3}
@@ -350,7 +346,7 @@ OWN = field_tables("deepspeed")["fields"]
 
 
 def merged(*tables: tuple[Field, ...]) -> tuple[Field, ...]:
-    """Returns `tables` of fields as one table; a field that is in several is taken from the first of them."""
+    """Returns one table of the fields in `tables`. A field in several tables is taken from the first."""
     found: dict[str, Field] = {}
     for field in (field for table in tables for field in table):
         if not any(name in found for name in (field.name, *field.aliases)):

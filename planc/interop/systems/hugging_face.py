@@ -1,8 +1,8 @@
 """Hugging Face transformers: a `DistributedConfig` in JSON or YAML, with the model's `config.json` and the Trainer's
 arguments.
 
-Names and defaults are those of transformers/distributed/configuration_utils.py; the rules of each model's own plan are
-in `tp_plans.py`.
+Names and defaults are those of transformers/distributed/configuration_utils.py. Each model class has its own TP plan: a
+sharding style (colwise, rowwise, ...) for each module (`tp_plans.toml`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ def _size(v: Values, name: str) -> int:
 
 
 def _plan_given(v: Values, name: str) -> dict[str, str]:
-    """Returns the rules that a file sets in the fields `name`, which is `tp_plan.*` or `fsdp_plan.*`: the style of each
-    module."""
+    """Returns the style (colwise, ...) that the file sets for each module in `tp_plan.*` or `fsdp_plan.*` (`name`)."""
     found, start = {}, name.removesuffix("*")
     for document in v.documents:
         for field in document.fields:
@@ -37,8 +36,8 @@ def _plan_given(v: Values, name: str) -> dict[str, str]:
 
 
 def tensor_parallel(v: Values) -> int:
-    """Returns the degree of tensor parallelism: `tp_size` or, if the file has only a TP plan, the devices divided by
-    the other degrees."""
+    """Returns the degree of tensor parallelism: `tp_size`; or, if the file has only a TP plan, the devices divided by
+    the other degrees; else 1."""
     size = v.maybe_whole("tp_size", minimum=1)
     if size is not None:
         return size
@@ -52,14 +51,14 @@ def tensor_parallel(v: Values) -> int:
 
 
 def pipeline(v: Values) -> int:
-    """Returns 1, the only legal degree: the native pipeline has no schedule of microbatches."""
+    """Returns 1. Raises RefusedError for more ranks, because transformers' own pipeline has no microbatches."""
     if _size(v, "pp_size") > 1:
         raise v.refused("the native pipeline has no schedule of microbatches", "pp_size")
     return 1
 
 
 def shard(v: Values) -> int:
-    """Returns the number of FSDP ranks; the product of all degrees must be the number of devices."""
+    """Returns the number of FSDP ranks. Raises RefusedError if the degrees' product is not the number of devices."""
     sizes = _size(v, "dp_replicate_size"), _size(v, "fsdp_size"), tensor_parallel(v) * pipeline(v)
     product = sizes[0] * sizes[1] * sizes[2]
     if product != v.devices():
@@ -89,8 +88,8 @@ def experts(v: Values) -> int:
 
 
 def expert_tensor_parallel(v: Values) -> int:
-    """Returns the number of ranks that shard the hidden dim of an expert. These are the tensor-parallel ranks if there
-    is no expert parallelism, else 1."""
+    """Returns the number of ranks that shard the hidden dim of an expert: all tensor-parallel ranks if there is no
+    expert parallelism, else 1."""
     tp = tensor_parallel(v)
     if tp == 1 or experts(v) > 1 or not v.model().top_k:
         return 1
@@ -105,7 +104,7 @@ def expert_tensor_parallel(v: Values) -> int:
 
 
 def _rules(v: Values) -> dict[str, str]:
-    """Returns the rules of the model's own TP plan, with the file's overrides."""
+    """Returns the sharding style of each module: the TP plan of the model's class, with the file's changes."""
     kind = v.text("model_type")
     if v.raw("tp_plan") == () and v.is_given("tp_plan"):  # an empty plan divides nothing
         own: dict[str, str] = {}
@@ -129,8 +128,8 @@ _STYLES = (
 
 
 def heads_divided(v: Values) -> bool:
-    """Returns True if the TP plan shards attention by heads. Raises RefusedError if it shards only a part of attention,
-    or if it shards feed-forward layers in another dim than the hidden dim."""
+    """True if the TP plan shards attention by heads, False if it replicates attention. Raises RefusedError for a TP
+    plan that no sentence expresses, such as one that shards only a part of attention or of the feed-forward."""
     if tensor_parallel(v) == 1:
         return True
     rules = _rules(v)
@@ -151,15 +150,15 @@ def heads_divided(v: Values) -> bool:
 
 
 def _part(rules: dict[str, str], module: str, wanted: dict[str, str]) -> bool | None:
-    """True if the rules shard all of `wanted` (names of matrices in `module`, each with its style) in that style, False
-    if they shard none so, None otherwise."""
+    """True if the TP plan (`rules`) gives every matrix in `wanted` the style there, False if it gives none that style,
+    else None. `module`, such as `.mlp.`, precedes the matrix in module names."""
     found = [any(f"{module}{n}" in name and s == style for name, s in rules.items()) for n, style in wanted.items()]
     return all(found) if all(found) or not any(found) else None
 
 
 def vocab_divided(v: Values) -> bool:
-    """True if the head is sharded, or without tensor parallelism. The logits of a sharded head are gathered, and the
-    embedding is replicated."""
+    """True if tensor parallelism shards the head, or is off. Warns about a sharded head: its logits are gathered, and
+    the embedding is replicated."""
     if tensor_parallel(v) == 1:
         return True
     head = _rules(v).get("lm_head", "")
@@ -175,8 +174,8 @@ def vocab_divided(v: Values) -> bool:
 
 
 def gather(v: Values) -> Period | None:
-    """Returns how long FSDP keeps gathered parameters. The parameters of a layer are freed after its forward, unless
-    the FSDP plan says that they are kept."""
+    """Returns how long FSDP keeps gathered parameters: for a pass, or for the microbatch if the FSDP plan keeps those
+    of the layers. None without FSDP."""
     if shard(v) == 1:
         return None
     styles = {s for name, s in _plan_given(v, "fsdp_plan.*").items() if "layers" in name}
@@ -194,7 +193,7 @@ def _is_narrow(v: Values) -> bool:
 
 
 def precision(v: Values) -> Precision:
-    """Returns FSDP's mixed precision, the Trainer's autocast, or the dtype of the loaded weights."""
+    """Returns the dtypes of compute and gradient reduction, by FSDP, the loaded weights or the Trainer."""
     if shard(v) > 1 and v.flag("fsdp_mixed_precision"):
         return Precision(compute="bf16", reduce="fp32")
     if _is_narrow(v):
@@ -203,13 +202,13 @@ def precision(v: Values) -> Precision:
 
 
 def stored(v: Values) -> tuple[tuple[Noun, str], ...]:
-    """Returns the dtype of state, which is the dtype of the weights."""
+    """Returns the state that is not in fp32, with its dtype: all state has the dtype of the loaded weights."""
     nouns: tuple[Noun, ...] = ("params", "grads", "optimizer")
     return tuple((noun, "bf16") for noun in nouns) if _is_narrow(v) else ()
 
 
 def offloaded(v: Values) -> tuple[str, ...]:
-    """Returns the state on the host: FSDP's CPUOffloadPolicy offloads parameters and optimizer state."""
+    """Returns the state that FSDP's CPUOffloadPolicy offloads to host memory: parameters and optimizer state."""
     return ("params", "optimizer") if shard(v) > 1 and v.flag("fsdp_cpu_offload") else ()
 
 

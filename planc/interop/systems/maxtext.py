@@ -1,7 +1,7 @@
-"""MaxText: `key=value` words after `base.yml`, or a YAML of the same keys.
+"""MaxText: `key=value` words after `base.yml`, or a YAML file with the same keys.
 
-Names and defaults are those of src/maxtext/configs/base.yml, the order of the mesh's axes that of its `mesh_axes`, at
-the commit below.
+Names, defaults and the order of the mesh axes (`mesh_axes`) are those of src/maxtext/configs/base.yml at the commit
+below.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ CUBES = {
 
 
 def _slices(v: Values) -> tuple[str, int]:
-    """Returns the words of the cluster and its number of devices, from the command line or `compile_topology`."""
+    """Returns the words after `cluster` and the number of devices, from the command line or `compile_topology`."""
     if v.options.cluster:
         return v.options.cluster, v.devices()
     name, slices = v.text("compile_topology"), v.whole("compile_topology_num_slices", minimum=-1)
@@ -109,8 +109,8 @@ def _slices(v: Values) -> tuple[str, int]:
 
 
 def _degrees(v: Values) -> dict[str, int]:
-    """Returns the number of ranks of each axis. A degree of -1 takes the remaining ranks: by default the data axis does
-    across slices, and the fsdp axis inside a slice."""
+    """Returns the number of ranks of each axis, its ICI times its DCN degree. A degree of -1 takes the remaining ranks;
+    by default, the DCN degree of data and the ICI degree of fsdp are -1."""
     devices = _slices(v)[1]
     for name in (f"{where}_{axis}_parallelism" for axis in OTHER_AXES for where in ("ici", "dcn")):
         if v.is_given(name) and v.whole(name) > 1:
@@ -128,8 +128,7 @@ def _degrees(v: Values) -> dict[str, int]:
 
 
 def _slice_count(v: Values, fixed: int) -> int:
-    """Returns the number of slices of the cluster: for a torus the number before the `x`, else the product of the DCN
-    degrees."""
+    """Returns the number of slices: N in a cluster `N x tpu_...`, otherwise `fixed`, the product of the DCN degrees."""
     words = _slices(v)[0]
     count, cross, _ = words.partition(" x ")
     return int(count) if cross and count.strip().isdigit() and "tpu" in words else fixed
@@ -154,8 +153,7 @@ def _tensor(v: Values) -> int:
 
 
 def _shard(v: Values) -> int:
-    """Returns the number of ranks that shard all state: those of the fsdp axis and of the expert axis, because MaxText
-    shards other weights over the expert axis too."""
+    """Returns the number of ranks that shard all state: fsdp x expert (this axis shards dense weights too)."""
     degrees = _degrees(v)
     if degrees["expert"] > 1 and degrees["fsdp"] > 1 and degrees["context"] * _tensor(v) > 1:
         raise v.refused("fsdp and expert with other axes between them have no sentence", "ici_expert_parallelism")
@@ -166,7 +164,7 @@ def _shard(v: Values) -> int:
 
 
 def _pass(v: Values) -> int:
-    """Returns the number of sequences per forward over all devices. `per_device_batch_size` may be a fraction."""
+    """Returns the sequences of one forward over all devices. `per_device_batch_size` may be a fraction."""
     devices, each = _slices(v)[1], v.number("per_device_batch_size")
     sequences = each * devices
     ranks = _degrees(v)["data"] * _shard(v)
@@ -241,7 +239,7 @@ def _chunks(v: Values) -> int:
 
 
 def _policy(v: Values) -> tuple[Recompute, tuple[str, ...]]:
-    """Returns the ops that `remat_policy` recomputes, and the activations that it offloads to the host."""
+    """Returns the recomputation by `remat_policy`, and the activations that the policy offloads to host memory."""
     name, model = v.text("remat_policy"), v.model()
     if name == "custom":
         return _custom(v)
@@ -272,7 +270,7 @@ def _custom(v: Values) -> tuple[Recompute, tuple[str, ...]]:
 
 
 def _outputs(v: Values, ops: tuple[str, ...] | list[str]) -> tuple[str, ...]:
-    """Returns the names of the tensors that `ops` write."""
+    """Returns the names of the output tensors of `ops`."""
     made = {op.name: op.output for op in block_ops(v.model())}
     return tuple(dict.fromkeys(made[op] for op in ops if op in made))
 
@@ -389,8 +387,7 @@ def _per_device(s: TrainingSetup) -> float:
 
 
 def _slices_of(s: TrainingSetup) -> int:
-    """Returns the number of slices of a torus, over which the replica axis spreads; 1 for a single slice, and for GPU
-    nodes."""
+    """Returns the number of slices of a TPU cluster, which must divide the replicas; 1 for GPU nodes."""
     count, cross, machine = s.cluster.partition(" x ")
     slices = int(count) if cross and count.isdigit() and machine.startswith("tpu") else 1
     if s.replica % slices:
@@ -403,8 +400,7 @@ def _repeated(s: TrainingSetup) -> object:
 
 
 def _written_policy(s: TrainingSetup) -> object:
-    """Returns the value of `remat_policy` that saves and offloads the same activations as the plan; `custom` if each
-    tensor needs a setting of its own."""
+    """Returns the `remat_policy` that saves and offloads what the plan does; `custom` if no named policy does."""
     if s.recompute.blocks and s.recompute.every == 1:
         host = set(s.offloaded) - {"params", "optimizer"}
         made = {op.name: op.output for op in block_ops(s.graph)} if s.graph else {}
@@ -423,8 +419,7 @@ def _written_policy(s: TrainingSetup) -> object:
 
 
 def _place(name: str, s: TrainingSetup) -> object:
-    """Returns `device` or `offload` for the tensor `name`, a field of `remat_policy=custom`, if that policy saves the
-    tensor; else OMIT."""
+    """Returns `device` or `offload` for `name`, an activation that `remat_policy=custom` saves; OMIT for another."""
     ops = CUSTOM[name]
     if _written_policy(s) != "custom" or name in ("qkv_proj", "mlpwi") or not set(ops) <= set(s.recompute.kept):
         return OMIT
@@ -482,7 +477,7 @@ WRITES: dict[str, Writer] = {
 
 
 def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
-    """Returns a script that starts MaxText's pre-training with these words."""
+    """Returns a script that starts MaxText's pre-training with these `key=value` words."""
     words = [f"  {name}={shell_word(_word(value))}" for name, value in fields.items()]
     return "\n".join(
         [

@@ -56,7 +56,7 @@ def _microbatch(v: Values) -> int:
 
 
 def _sequences(v: Values) -> int:
-    """Returns the sequences per step: the global batch, or by default one microbatch per data-parallel rank."""
+    """Returns the global batch in sequences; by default, one microbatch per data-parallel rank."""
     ranks, micro = _data_parallel(v), _microbatch(v)
     batch = v.maybe_whole("global_batch_size", minimum=1)
     if batch is None:
@@ -68,7 +68,7 @@ def _sequences(v: Values) -> int:
 
 
 def _replicas(v: Values) -> int:
-    """Returns the number of groups of data-parallel ranks; each group stores a full copy of the optimizer state."""
+    """Returns the number of data-parallel groups that each store a full copy of the optimizer state."""
     groups = v.whole("num_distributed_optimizer_instances")
     ranks = _data_parallel(v)
     if ranks % groups:
@@ -91,7 +91,7 @@ def _zero(v: Values) -> int:
 
 
 def _shape(v: Values) -> DecoderShape:
-    """Returns the sizes of the decoder. Sizes that the flags do not give follow Megatron's rules."""
+    """Returns the sizes of the decoder. Missing sizes follow Megatron-LM's rules."""
     embed, heads = v.needed("hidden_size"), v.needed("num_attention_heads")
     gated = v.flag("swiglu") or v.flag("quick_geglu")
     ffn = v.maybe_whole("ffn_hidden_size", minimum=1)
@@ -150,7 +150,7 @@ def _rotary(v: Values) -> bool:
 
 
 def dense_layers(v: Values) -> int:
-    """Returns the number of leading layers without experts, in a model with experts."""
+    """Returns the number of leading layers without experts, from `moe_layer_freq`."""
     layers, text = v.needed("num_layers"), v.text("moe_layer_freq")
     pattern = layers_of_pattern(text, layers)
     if pattern is None:
@@ -174,7 +174,7 @@ def _padded_vocab(v: Values) -> int:
 
 
 def model_of_sizes(v: Values) -> str:
-    """Returns the text of the plan's `model` sentence, from the flags in `v` that give sizes (`--num-layers`, ...)."""
+    """Returns the words after `model` in the plan, from the command line or the flags for sizes (`--num-layers`)."""
     programs = [w for d in v.documents for w in d.program if "pretrain_" in w]
     if any(word in w for w in programs for word in ("bert", "t5", "vlm", "vision", "ict", "retro", "mamba", "hybrid")):
         raise v.refused(f"{programs[0]} trains a model of another kind than GPT", "num_layers")
@@ -205,7 +205,7 @@ def _chunks(v: Values) -> int:
 
 
 def _layout(v: Values) -> tuple[int, ...]:
-    """Returns the number of layers of each virtual stage by `pipeline_model_parallel_layout`; () if that is not set."""
+    """Returns the number of layers of each virtual stage in `pipeline_model_parallel_layout`; () if it is not set."""
     text = v.text("pipeline_model_parallel_layout")
     if text.lower() in ("", "none"):
         return ()
@@ -221,8 +221,8 @@ def _layout(v: Values) -> tuple[int, ...]:
 
 
 def _stages(v: Values) -> tuple[int, ...]:
-    """Returns the number of layers of each virtual stage; () for an even split. MTP modules are on the last stage
-    unless a layout places them (megatron/core/transformer/multi_token_prediction.py)."""
+    """Returns the number of layers of each virtual stage; () for an even split. MTP modules count as layers: without a
+    layout they are all on the last stage (megatron/core/transformer/multi_token_prediction.py)."""
     pp, layers, ahead = v.whole("pipeline_model_parallel_size"), v.maybe_whole("num_layers", minimum=1) or 0, _ahead(v)
     if pp == 1:
         return ()
@@ -236,8 +236,7 @@ def _stages(v: Values) -> tuple[int, ...]:
 
 
 def _stages_of_layers(v: Values, pp: int, layers: int) -> tuple[int, ...]:
-    """Returns the number of layers of each virtual stage without MTP modules and without a layout; () for an even
-    split."""
+    """Returns the layers of each virtual stage if no layout is set, MTP modules not counted; () for an even split."""
     count = pp * _chunks(v)
     first = v.maybe_whole("decoder_first_pipeline_num_layers")
     last = v.maybe_whole("decoder_last_pipeline_num_layers")
@@ -298,8 +297,7 @@ def _expert_degrees(v: Values) -> tuple[int, int]:
 
 
 def _dispatched(v: Values) -> None:
-    """Raises RefusedError for the all-gather dispatcher, Megatron's default, because planc costs the all-to-all
-    dispatcher."""
+    """Raises RefusedError for Megatron's default dispatcher, all-gather: planc costs only all-to-all."""
     if v.maybe_whole("num_experts", minimum=1) and v.text("moe_token_dispatcher_type") == "allgather":
         raise v.refused(
             "gathering every token for the experts, Megatron-LM's default, has no sentence",
@@ -404,7 +402,7 @@ def _quantized(v: Values) -> tuple[Quantized, ...]:
 
 
 def _layers_in_bf16(v: Values) -> str:
-    """Returns the clause `except layers ...` for the first and last layers that stay in bf16; "" if there are none."""
+    """Returns the clause `except layers ...` of `quantize` for first and last layers in bf16; "" for none."""
     if not v.flag("first_last_layers_bf16"):
         return ""
     layers = v.needed("num_layers")
@@ -415,8 +413,7 @@ def _layers_in_bf16(v: Values) -> str:
 
 
 def framework_of(v: Values, name: str) -> str:
-    """Returns the framework `name` if the file pads the vocab by the rules of that framework, to a multiple of 128 x
-    tp; else planc."""
+    """Returns `name` if the framework's default padded the vocabulary, to a multiple of 128 x tp; else `planc`."""
     padded = v.maybe_whole("padded_vocab_size", minimum=1) or 0
     multiple = VOCAB * v.whole("tensor_model_parallel_size")
     usual = v.whole("make_vocab_size_divisible_by") == VOCAB and not v.flag("no_pad_vocab_size")
@@ -424,8 +421,8 @@ def framework_of(v: Values, name: str) -> str:
 
 
 def overlaps(v: Values) -> tuple[tuple[Role | Literal["ep"], str], ...]:
-    """Returns the overlaps. Megatron overlaps the gradient reduction and the parameter all-gather only if flags say
-    so."""
+    """Returns the overlaps of transfers and compute, by axis. The gradient reduction and the parameter all-gather
+    overlap only if flags say so."""
     found: list[tuple[Role | Literal["ep"], str]] = []
     reduced, gathered = v.flag("overlap_grad_reduce"), v.flag("overlap_param_gather")
     if not reduced and not v.flag("use_torch_fsdp2"):
@@ -516,7 +513,7 @@ def _written_granularity(s: TrainingSetup) -> object:
 
 
 def _written_modules(s: TrainingSetup) -> object:
-    """Returns Megatron's names of the modules of which the plan recomputes every op."""
+    """Returns the modules for `--recompute-modules`: all ops of each are recomputed. OMIT for the default."""
     if s.recompute.blocks or not s.recompute.ops or s.graph is None:
         return OMIT
     modules = {m: existing(s.graph, *named) for m, named in MODULES.items()}
@@ -539,8 +536,8 @@ FLOAT8: dict[str, str] = {
 
 
 def _laid_out(s: TrainingSetup) -> tuple[int, ...]:
-    """Returns the number of layers of each virtual stage if an explicit layout must say it. The split of a plan with
-    MTP modules needs one, because Megatron's own split puts all MTP modules on the last stage."""
+    """Returns the number of layers of each virtual stage for a layout; () if none is needed. An even split with MTP
+    modules needs one, because Megatron's own split puts all of them on the last stage."""
     if s.stages or s.pp == 1 or s.shape is None or not s.shape.mtp_layers:
         return s.stages
     return even(s.shape.layers + s.shape.mtp_layers, s.pp * s.chunks)
@@ -629,8 +626,8 @@ WRITES = {
 
 
 def _narrow(s: TrainingSetup) -> str:
-    """Returns the one quantization method of all linear layers; "" if the plan quantizes none. Raises CannotSayError
-    for other quantizations."""
+    """Returns the quantization of all linear layers, such as `float8(tensorwise)`; "" for none. Raises CannotSayError
+    if only some layers are quantized."""
     if not s.quantized:
         return ""
     one = s.quantized[0]
@@ -660,8 +657,8 @@ def _outermost_data(s: TrainingSetup) -> bool:
 
 
 def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
-    """Returns a script that starts `pretrain_gpt.py` with these flags. Values that a plan does not know come from the
-    environment."""
+    """Returns a script that starts `pretrain_gpt.py` with these flags. Values that a plan does not have (data, learning
+    rate) come from environment variables."""
     node = min(s.devices, 8)
     lines = [
         "#!/bin/bash",
@@ -699,8 +696,7 @@ _FLAG = re.compile(r"MODEL_ARGS\.--([\w-]+)")
 
 
 def listed(value: FieldValue) -> FieldValue:
-    """Returns the words in the brackets of `value`, such as `[a b]`: these files write several values of a flag so. Any
-    other value is returned unchanged."""
+    """Returns the words of a value such as `[a b]`, several values of a flag in a YAML file; other values unchanged."""
     if isinstance(value, tuple) and len(value) == 1:
         value = f"[{value[0]}]"
     inside = isinstance(value, str) and re.fullmatch(r"\[([^\[\]*+]+)\]", value)

@@ -1,4 +1,4 @@
-"""Checks what Megatron-LM and Megatron-Core assert before training, to find settings that contradict each other.
+"""Checks the assertions that Megatron-LM and Megatron-Core make before training, to find contradictory settings.
 
 The conditions are those of validate_args in megatron/training/arguments.py, of TransformerConfig.__post_init__ in
 megatron/core/transformer/transformer_config.py, of megatron/core/parallel_state.py and of the MoE layer.
@@ -15,7 +15,7 @@ Claim = tuple[bool, str, tuple[str, ...]]
 
 
 def check_asserts(v: Values) -> None:
-    """Records E1307 for each violated assertion, except assertions about fields that the user ignores."""
+    """Records E1307 for each violated assertion, except those about fields that `--ignore` leaves out."""
     looked_at = set(v.looked_at)
     for claims in (_of_pipeline, _of_recomputation, _of_data_parallel, _of_tensor_parallel, _of_experts):
         try:

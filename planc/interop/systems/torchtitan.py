@@ -1,5 +1,5 @@
-"""torchtitan: reads its TOML up to v0.2.2 and the JSON dump of its configuration since; writes a Python module with a
-function for `--module`.
+"""torchtitan: reads its TOML (up to v0.2.2) or the JSON dump of its configuration (later); writes a Python module with
+a function for `--module`.
 
 Names and defaults are those of torchtitan/config/job_config.py at v0.2.2 and of torchtitan/config/configs.py at the
 commit below; the mesh order is that of torchtitan/distributed/parallel_dims.py.
@@ -54,7 +54,7 @@ LOOPED = tuple(name for name, kind in TORCH_SCHEDULES.items() if not kind.single
 
 
 def _older(v: Values) -> bool:
-    """True for the TOML of v0.2.2 or earlier, which gives the batch in sequences."""
+    """True for the TOML of v0.2.2 or earlier; later files count the batch in tokens, not sequences."""
     return v.documents[0].format == "toml"
 
 
@@ -76,7 +76,7 @@ def _degree(v: Values, name: str) -> int:
 
 
 def _shard(v: Values) -> int:
-    """Returns the number of FSDP ranks: as given, or the devices divided by the other degrees."""
+    """Returns the number of FSDP ranks; -1 in the file means the devices divided by the other degrees."""
     devices = v.devices()
     others = prod(_degree(v, n) for n in ("data_parallel_replicate", "context_parallel", "tensor_parallel"))
     others *= _degree(v, "pipeline_parallel")
@@ -96,8 +96,8 @@ def _tokens(v: Values) -> int:
 
 
 def _local(v: Values) -> int:
-    """Returns the sequences that one data-parallel rank gets per step of the pipeline, or per microbatch without a
-    pipeline."""
+    """Returns the sequences that a data-parallel rank processes at a time: one microbatch, or with a pipeline all
+    microbatches of its run."""
     if _older(v):
         return v.whole("training.local_batch_size")
     tokens, length = v.whole("training.num_tokens_per_microbatch_per_dp_rank"), _tokens(v)
@@ -131,8 +131,7 @@ def _sequences(v: Values) -> int:
 
 
 def _gather(v: Values) -> Period | None:
-    """Returns how long FSDP keeps gathered parameters. By default it frees them after the forward, except in
-    pipelines."""
+    """Returns how long FSDP keeps gathered parameters: by default for a pass, and with pipelines for the step."""
     kind = v.text("parallelism.fsdp_reshard_after_forward", "default", "always", "never")
     if _degree(v, "pipeline_parallel") > 1:
         return "pass" if kind == "always" else "step"
@@ -140,7 +139,7 @@ def _gather(v: Values) -> Period | None:
 
 
 def _zero(v: Values) -> int:
-    """Returns 3 (FSDP) if `data_parallel_shard` or context parallelism is used, else 0 (plain replicas)."""
+    """Returns 3 if FSDP or context parallelism has several ranks, which then shard all state; else 0."""
     return 3 if _shard(v) * _degree(v, "context_parallel") > 1 else 0
 
 
@@ -170,8 +169,8 @@ def _balance(v: Values) -> str:
 
 
 def _experts(v: Values) -> tuple[int, int]:
-    """Returns the degrees of expert parallelism and of expert tensor parallelism. Without expert parallelism, experts
-    are sharded by tensor parallelism, whose degree is returned as the second."""
+    """Returns the degrees of expert parallelism and of expert tensor parallelism. Without expert parallelism, tensor
+    parallelism shards the experts."""
     if not v.model().top_k:
         return 1, 1
     tp, ep = _degree(v, "tensor_parallel"), v.whole("parallelism.expert_parallel_degree")
@@ -196,8 +195,8 @@ def _schedule(v: Values) -> str:
 
 
 def _virtual_stages(v: Values) -> int:
-    """Returns the number of stages of the whole pipeline by torchtitan's rule. The embedding and the head each count as
-    the number of layers that the file gives for them."""
+    """Returns the number of stages over all pipeline ranks. The embedding and the head count as the layers that the
+    fields `..._stage_less_layers` give."""
     pp = _degree(v, "pipeline_parallel")
     each = v.maybe_whole("parallelism.pipeline_parallel_layers_per_stage", minimum=1)
     if each is None:
@@ -222,7 +221,7 @@ def _chunks(v: Values) -> int:
 
 def _stages(v: Values) -> tuple[int, ...]:
     """Returns the number of layers of each stage (torchtitan/distributed/pipeline_parallel.py,
-    generate_llm_fqn_per_model_part)."""
+    generate_llm_fqn_per_model_part); () for an even split."""
     if _degree(v, "pipeline_parallel") == 1:
         return ()
     if v.raw("parallelism.module_fqns_per_model_part") not in (None, ()):
@@ -272,7 +271,7 @@ def _recompute(v: Values) -> Recompute:
 
 
 def _recompute_of_class(v: Values) -> Recompute:
-    """Returns the recompute by the class of the policy in a JSON dump; no recompute if the dump has no class."""
+    """Returns the recomputation by the policy's class in a JSON dump; none if the dump has no class."""
     kind = v.text("activation_checkpoint")
     if not kind or kind == "None":
         return Recompute()
@@ -284,7 +283,7 @@ def _recompute_of_class(v: Values) -> Recompute:
 
 
 def _selected(v: Values, name: str) -> Recompute:
-    """Returns the ops that torchtitan's selective policy recomputes: norms, adds, and every other matmul of a block."""
+    """Returns the recomputation by torchtitan's selective policy: norms, adds, and every second matmul of a block."""
     v.approximate("every other matmul of a block is recomputed, counted from the first", name)
     return Recompute(ops=run_again_by_list(v.model()))
 
@@ -372,7 +371,7 @@ def _optimizer(v: Values) -> str:
 
 
 def _older_names(name: str) -> tuple[str, ...]:
-    """Returns the spelling before v0.1 of a field of `parallelism`, when these fields were experimental."""
+    """Returns the spelling before v0.1 of a field of `parallelism`, when the section was called `experimental`."""
     return (f"experimental.{name}",)
 
 
@@ -400,8 +399,8 @@ def _written_gather(s: TrainingSetup) -> object:
 
 
 def _written_layers(s: TrainingSetup) -> object:
-    """Returns the layers per stage if the number of stages is not torchtitan's default (one per rank, or two per rank
-    for looped schedules), else OMIT."""
+    """Returns the layers per stage; OMIT if torchtitan's default gives the plan's number of stages (one per rank, or
+    two for looped schedules)."""
     usual = 2 if s.schedule in LOOPED else 1
     if s.pp == 1 or s.graph is None or s.chunks == usual:
         return OMIT
@@ -463,7 +462,7 @@ CLASSES_OF_SECTIONS = {"training": "TrainingConfig", "parallelism": "Parallelism
 
 
 def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
-    """Returns a Python module with one function, for `MODULE=... CONFIG=... ./run_train.sh`."""
+    """Returns a Python module with one function, which `MODULE=... CONFIG=... ./run_train.sh` calls."""
     module = f"torchtitan.models.{fields['model_spec.name']}"
     policy = fields.get("activation_checkpoint")
     lines = [

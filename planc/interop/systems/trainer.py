@@ -1,5 +1,5 @@
-"""Arguments of Hugging Face's Trainer, in a JSON or YAML file beside a DeepSpeed file, an Accelerate file or a
-DistributedConfig. Names and defaults are those of `TrainingArguments` of transformers 5.23.0."""
+"""Arguments of Hugging Face's Trainer, in a JSON or YAML file that accompanies a DeepSpeed file, an Accelerate file or
+a DistributedConfig. Names and defaults are those of `TrainingArguments` of transformers 5.23.0."""
 
 from __future__ import annotations
 
@@ -26,17 +26,13 @@ def recognises(document: Document) -> bool:
 
 
 def is_beside(v: Values) -> bool:
-    """True if a file of Trainer arguments is among the files. Arguments that it does not set then have the Trainer's
-    defaults."""
+    """True if a file of Trainer arguments is given; arguments that it does not set then have the Trainer's defaults."""
     return any(recognises(document) for document in v.documents)
 
 
 def require(v: Values, name: str) -> None:
-    """Requires the argument `name`: a file or an option must set it, or a file of Trainer arguments must be among the
-    files.
-
-    Raises RefusedError if it is missing.
-    """
+    """Raises RefusedError if nothing gives the Trainer's argument `name`: no file or option sets it, and no file of
+    Trainer arguments is among the files, so its default does not hold either."""
     if not v.is_given(name) and not is_beside(v):
         raise v.missing(f"--set {name}=VALUE, or a file of Trainer arguments beside it", f"`{name}`")
 
@@ -54,7 +50,7 @@ def accumulation(v: Values) -> int:
 
 
 def sequence_tokens(v: Values) -> int:
-    """Returns the tokens per sequence, which must be given with `--set` because only the training script knows them."""
+    """Returns the tokens per sequence. Only the training script knows them, so the user gives them with `--set`."""
     return v.needed("sequence_length")
 
 
@@ -67,21 +63,21 @@ def optimizer(v: Values) -> str:
 
 
 def recompute(v: Values) -> Recompute:
-    """Returns the recompute: every decoder layer, or none. Torch's reentrant checkpoint recomputes a layer to its
-    end."""
+    """Returns the recomputation of every decoder layer, or none. Torch's reentrant checkpoint recomputes a layer to its
+    end, beyond what the backward needs."""
     if not v.flag("activation_checkpointing"):
         return Recompute()
     return Recompute(ops=("whole_blocks",) if v.flag(REENTRANT) else ("blocks",))
 
 
 def recompute_beside(s: TrainingSetup) -> dict[str, bool]:
-    """Returns the Trainer's arguments that express the recompute of the setup `s`."""
+    """Returns the Trainer's arguments for the recomputation in the setup `s`."""
     found = {"activation_checkpointing": True} if s.recompute.blocks else {}
     return found | ({REENTRANT: True} if "whole_blocks" in s.recompute.ops else {})
 
 
 def compiled(v: Values) -> tuple[str, ...]:
-    """Returns the regions of the model that `torch.compile` of the model compiles: blocks and the loss, which its
-    forward computes; () if it is off."""
+    """Returns the parts that `torch.compile` of the model compiles: blocks and loss, which the model's forward
+    includes; () if it is off."""
     named = v.text("torch_compile_backend") or v.text("torch_compile_mode")  # either turns it on
     return ("blocks", "loss") if named or v.flag("torch_compile") else ()

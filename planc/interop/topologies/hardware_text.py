@@ -1,4 +1,4 @@
-"""Writes the nodes and links of another tool's topology text as a hardware file."""
+"""Writes a hardware file from the devices and links that a reader finds in another tool's text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_POINTS = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class LinkText:
-    """One type of link in the hardware file: its name, and its bandwidth in one direction (`bytes_per_s`)."""
+    """A type of link in the hardware file. `bytes_per_s` is its bandwidth in one direction."""
 
     name: str
     bytes_per_s: float
@@ -34,8 +34,7 @@ class LinkText:
 
 
 class HardwareText:
-    """A machine that is being read from the text `source`: its points (vertices of the graph of links) by name, and the
-    wires between them."""
+    """A hardware file in the making: the vertices (points) and links (wires) that were found in the text `source`."""
 
     def __init__(self, source: Source, machine: Cluster, title: str) -> None:
         self.source, self.machine, self.title = source, machine, title
@@ -45,8 +44,8 @@ class HardwareText:
         self.wires: dict[tuple[str, str], tuple[str, int]] = {}
 
     def point(self, name: str, kind: str, unit: str, line: int) -> str:
-        """Adds a point (a vertex of the graph of links) called `name` of this `kind` in the node `unit`. Returns the
-        name that the point has in the hardware file. Raises PlanError at `line` if the name is there already."""
+        """Adds a vertex called `name` to the node `unit`, and returns its name in the hardware file. Raises PlanError
+        at `line` if the name is taken."""
         plain = plain_word(name)
         if plain in self.points:
             raise wrong(self.source, "E1425", line, f"`{name}` is there twice: it would be counted as two", name)
@@ -57,8 +56,8 @@ class HardwareText:
         return plain
 
     def link(self, name: str, bytes_per_s: float, latency_s: float, efficiency: float = 1.0) -> str:
-        """Returns the name of a type of link with this bandwidth and latency: `name`, or `name` with a number if that
-        name already belongs to another bandwidth or latency."""
+        """Returns the name of a link type with this bandwidth and latency: `name`, or `name_2`, ... if the name is
+        taken by a type with other values."""
         wanted = LinkText(name=name, bytes_per_s=bytes_per_s, latency_s=latency_s, efficiency=efficiency)
         for number in range(1, 1000):
             chosen = name if number == 1 else f"{name}_{number}"
@@ -71,13 +70,12 @@ class HardwareText:
         return wanted.name
 
     def wire(self, one: str, other: str, link: str, count: int = 1) -> None:
-        """Adds `count` links of the type `link` between the points `one` and `other`. If the pair has links already,
-        nothing is added."""
+        """Adds `count` links of the type `link` between two vertices, unless they are connected already."""
         if (other, one) not in self.wires:
             self.wires.setdefault((one, other), (link, count))
 
     def text(self, name: str, chip: str) -> str:
-        """Returns the text of the hardware file called `name`. `chip` is the sentence that declares its chip."""
+        """Returns the hardware file of the machine `name`. `chip` is the sentence that declares its chip."""
         lines = [f"hardware {name}", f"# {python_comment(self.title)}", chip]
         lines += [link.sentence() for link in self.links.values()]
         lines.append(f"graph     {name} of {self.machine.chip.name}")
@@ -97,7 +95,7 @@ class HardwareText:
 
 
 def plain_word(name: str) -> str:
-    """Returns `name` as a legal name in a plan: letters, digits and underscores.
+    """Returns `name` with characters that are illegal in a name of a plan replaced by underscores.
 
     >>> plain_word("node-01.rack2"), plain_word("0000:15:00.0")
     ('node_01_rack2', 'x0000_15_00_0')
@@ -107,13 +105,13 @@ def plain_word(name: str) -> str:
 
 
 def line_span(source: Source, line: int, word: str = "") -> Span:
-    """Returns the place of `word` on a `line` of `source`; the start of the line if `word` is not on it."""
+    """Returns the place of `word` in line `line` of `source`; the start of the line if the word is not in it."""
     column = max(0, source.line(line).find(word)) if word else 0
     return Span(source.file, line, column + 1, line, column + 1 + max(1, len(word)))
 
 
 def wrong(source: Source, code: str, line: int, message: str, word: str = "", help: str = "") -> PlanError:
-    """Returns the error to raise for `source`: a diagnostic with `code` and `message` at `word` on a `line`."""
+    """Returns a PlanError to raise: a diagnostic with `code` and `message` at `word` in a `line` of `source`."""
     return PlanError([Diagnostic(code, message, line_span(source, line, word), help=help)])
 
 

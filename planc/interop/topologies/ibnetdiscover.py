@@ -1,9 +1,7 @@
-"""Reads the InfiniBand network printed by `ibnetdiscover`: its switches, the hosts' adapters, and the rate of every
-link.
+"""Reads the InfiniBand network that `ibnetdiscover` prints: switches, the hosts' adapters, and the rate of every link.
 
-Connected ports are listed below their switch (`Switch`) or adapter (`Ca`), so each link is listed at both of its ends
-(ibnetdiscover's manual page, infiniband-diags). The text does not say which GPUs a host has; they are taken from a
-bundled machine.
+Each link is listed twice, at the switch (`Switch`) or adapter (`Ca`) of both ends (ibnetdiscover's manual page,
+infiniband-diags). The text does not list GPUs: each host has those of a node of planc's library.
 """
 
 from __future__ import annotations
@@ -34,8 +32,8 @@ BITS = 8
 
 @dataclass(frozen=True)
 class Port:
-    """One end of a link: its port number, the node (`peer`) and the port at the other end, and the bandwidth in one
-    direction."""
+    """One end of a link: its port `number`, the GUID of the other end (`peer`) and the port there, and the bandwidth in
+    one direction."""
 
     number: int
     peer: str
@@ -61,7 +59,7 @@ def looks_so(text: str) -> bool:
 
 
 def read(source: Source, machine: Cluster) -> HardwareText:
-    """Returns the network in `source`. Its hosts are nodes like those of `machine`."""
+    """Returns the network in `source` as a hardware file. Each host has the GPUs of a node of `machine`."""
     adapters: dict[str, Adapter] = {}
     for adapter in _adapters(source):
         if adapter.guid in adapters:
@@ -120,7 +118,7 @@ def _port(source: Source, n: int, line: str) -> Port:
 
 
 def _both_ends(source: Source, adapters: dict[str, Adapter]) -> None:
-    """Raises PlanError unless each link is listed at both of its ends, which shows that the text is complete."""
+    """Raises PlanError unless each link is listed at both of its ends; otherwise the text is incomplete."""
     for adapter in adapters.values():
         for port in adapter.ports.values():
             peer = adapters.get(port.peer)
@@ -133,10 +131,10 @@ def _both_ends(source: Source, adapters: dict[str, Adapter]) -> None:
 
 
 def _hosts(found: HardwareText, cards: list[Adapter]) -> dict[str, str]:
-    """Adds the points of each host, and returns the point of each adapter. A host is named by the first word of its
-    adapters' descriptions.
+    """Adds the vertices of each host, which is named by the first word of an adapter's description. Returns the vertex
+    of each adapter by GUID.
 
-    The GPUs of a host are connected to each other as in the bundled machine, and in turn to the host's adapters.
+    The GPUs of a host are connected as in a node of the library's machine; each adapter serves an equal block of GPUs.
     """
     machine, names = found.machine, dict[str, str]()
     of_host: dict[str, list[Adapter]] = {}

@@ -1,4 +1,4 @@
-"""Reads the list printed by `print(jax.devices())` on TPUs: chips by their coordinates, as a torus."""
+"""Reads the list that `print(jax.devices())` prints on TPUs as a torus, by the coordinates of the chips."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def looks_so(text: str) -> bool:
 
 
 def shape(source: Source) -> tuple[int, ...]:
-    """Returns the shape of the slice that the devices in `source` fill, in chips per torus dim. A chip with two cores
-    is listed twice."""
+    """Returns the lengths of the torus whose chips `source` lists. A chip with two cores is listed twice. Raises
+    PlanError if chips are missing."""
     at: dict[tuple[tuple[int, ...], str, str], int] = {}
     rest = DEVICE.sub("", source.text)
     if "TpuDevice(" in rest:
@@ -53,7 +53,7 @@ def shape(source: Source) -> tuple[int, ...]:
 
 
 def read(source: Source, machine: Cluster) -> HardwareText:
-    """Returns the slice in `source` as a torus of chips like those of `machine`."""
+    """Returns the TPU slice in `source` as a torus. Its links have the bandwidth and latency of those of `machine`."""
     lengths, link = shape(source), machine.link
     found = HardwareText(source, machine, f"read from jax.devices(): {'x'.join(map(str, lengths))}")
     name = found.link("ici", link.bandwidth_bytes_per_s, link.latency_s, link.efficiency)

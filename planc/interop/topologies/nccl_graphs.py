@@ -1,8 +1,8 @@
-"""Reads the GPU rings that NCCL's search found on a host (`NCCL_GRAPH_DUMP_FILE`), and the NICs by which they leave it.
+"""Reads the GPU rings that NCCL's search found on a host (`NCCL_GRAPH_DUMP_FILE`), and the NICs that connect the host.
 
 Each channel is a ring with `speedintra` GB/s between its GPUs and `speedinter` GB/s to its NICs. All GPUs are in every
-channel, so the bandwidth of a GPU is the sum over the channels; it gets one link with that bandwidth, to one switch
-that stands for the paths between GPUs. Elements and attributes: NCCL, src/graph/search.cc.
+channel, so a GPU's bandwidth is the sum over the channels. In the graph, each GPU has one link with that bandwidth, to
+a switch that stands for all paths between GPUs. Elements and attributes: NCCL, src/graph/search.cc.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def looks_so(text: str) -> bool:
 
 
 def read(source: Source, machine: Cluster) -> HardwareText:
-    """Returns the host of the first ring in `source`. Figures that the text lacks are those of `machine`."""
+    """Returns the host of the first ring in `source` as a hardware file. Latencies are those of `machine`."""
     root = tree_of(source)
     ring = next((graph for graph in root.findall("graph") if graph.get("pattern") == RING), None)
     if ring is None:
@@ -50,7 +50,7 @@ def read(source: Source, machine: Cluster) -> HardwareText:
 
 
 def _gpus(source: Source, channels: list[Any], line: int) -> list[int]:
-    """Returns the GPUs of the channels, in order. Raises PlanError unless each channel has all of them, once."""
+    """Returns the numbers of the GPUs, in order. Raises PlanError unless each channel has the same GPUs, each once."""
     first: list[str] = []
     for channel in channels:
         names = [gpu.get("dev", "") for gpu in channel.findall("gpu")]
@@ -76,7 +76,7 @@ def _bytes_per_s(source: Source, ring: Any, name: str, line: int) -> float:
 
 
 def _cards(found: HardwareText, ring: Any, channels: list[Any], line: int) -> None:
-    """Adds the NICs at both ends of each channel. Each NIC is connected to the GPU next to it."""
+    """Adds the NICs at the ends of the channels, each connected to the GPU next to it in its channel."""
     entered: Counter[tuple[str, str]] = Counter()
     left: Counter[tuple[str, str]] = Counter()
     for channel in channels:

@@ -30,7 +30,7 @@ def looks_so(text: str) -> bool:
 
 
 def read(source: Source, machine: Cluster) -> HardwareText:
-    """Returns the host of the element `system` in `source`. Figures that the text lacks are those of `machine`."""
+    """Returns the host in `source` as a hardware file. NVLink's latency and efficiency are those of `machine`."""
     root = tree_of(source)
     found = HardwareText(source, machine, "read from a topology of NCCL")
     gpus: dict[str, str] = {}
@@ -54,10 +54,10 @@ def read(source: Source, machine: Cluster) -> HardwareText:
 
 
 def tree_of(source: Source) -> Any:
-    """Returns the root element of the XML in `source`. Entity declarations are refused, because a short text may expand
-    to gigabytes.
+    """Returns the root element of the XML in `source`.
 
-    Raises PlanError for invalid XML, or for elements that are nested too deep.
+    Raises PlanError for invalid XML, for elements that are nested too deep, and for entity declarations, by which a
+    short text can expand to gigabytes.
     """
     if "<!" in re.sub(r"<!--.*?-->", "", source.text, flags=re.DOTALL):
         raise wrong(source, "E1424", 1, "the text declares entities or a document type, which NCCL writes none of")
@@ -83,7 +83,7 @@ def tree_of(source: Source) -> Any:
 
 
 def _branch(found: HardwareText, element: Any, above: str, gpus: dict[str, str], depth: int) -> None:
-    """Adds a PCI element below a socket or a switch: a switch, a GPU or a NIC."""
+    """Adds the PCI element `element` (switch, GPU or NIC) and all below it to the socket or switch `above`."""
     bus = element.get("busid", "")
     line = line_of(found.source, bus)
     if element.tag == "nic":
@@ -137,7 +137,7 @@ def _nvlinks(found: HardwareText, root: Any, gpus: dict[str, str]) -> None:
 
 
 def _pcie_bytes_per_s(speed: str, width: str) -> float:
-    """Returns the bytes per second of a PCIe link in one direction. Defaults are generation 4 and 16 lanes.
+    """Returns the bytes per second of a PCIe link, one way; the defaults ("") are 16 GT/s (generation 4) and 16 lanes.
 
     >>> _pcie_bytes_per_s("32.0 GT/s PCIe", "16") / 1e9
     64.0
@@ -156,7 +156,7 @@ def whole(text: str) -> int:
 
 
 def line_of(source: Source, word: str) -> int:
-    """Returns the number of the first line of `source` with `word` as the value of an attribute; 1 if there is none."""
+    """Returns the number of the first line of `source` with `word` in quotes; 1 if there is none."""
     return _first_lines(source.text).get(word, 1)
 
 

@@ -1,7 +1,7 @@
-"""Reads `nvidia-smi topo -m`: the matrix of connections between GPUs and NICs of one host.
+"""Reads the matrix of connections between GPUs and NICs of one host that `nvidia-smi topo -m` prints.
 
-NV# is the number of NVLinks; if all pairs of GPUs have the same number, they are connected by NVSwitches. PIX and PXB
-share PCIe switches, PHB and NODE a socket, SYS crosses sockets (nvidia-smi's own legend).
+NV# is the number of NVLinks of a pair; if all pairs of GPUs have the same number, NVSwitches connect them. PIX and PXB
+mean a common PCIe switch, PHB and NODE a common socket, SYS different sockets (nvidia-smi's own legend).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def looks_so(text: str) -> bool:
 
 
 def read(source: Source, machine: Cluster) -> HardwareText:
-    """Returns the host of the matrix in `source`. Figures that the text lacks are those of `machine`."""
+    """Returns the host in `source` as a hardware file. PCIe's bandwidth and NVLink's latency are those of `machine`."""
     rows = _rows(source)
     found = HardwareText(source, machine, "read from nvidia-smi topo -m")
     gpus = [name for name in rows if name.startswith("GPU")]
@@ -40,7 +40,7 @@ def read(source: Source, machine: Cluster) -> HardwareText:
 
 
 def _rows(source: Source) -> dict[str, tuple[int, dict[str, str]]]:
-    """Returns for each device the number of its line, and its type of connection to each other device."""
+    """Returns for each device its line number, and its type of connection (NV8, PIX, ...) to each other device."""
     heads: list[str] = []
     found: dict[str, tuple[int, dict[str, str]]] = {}
     for n, line in lines_of(source):
@@ -112,8 +112,7 @@ def _pcie(found: HardwareText, rows: dict[str, tuple[int, dict[str, str]]]) -> N
 
 
 def _classes(rows: dict[str, tuple[int, dict[str, str]]], words: tuple[str, ...]) -> list[list[str]]:
-    """Groups devices that are connected by one of the types in `words`. GPUs that are connected by NVLink are grouped
-    by the NICs that they share."""
+    """Groups the devices that connections of the types `words` join, directly or over other devices."""
     left, found = dict.fromkeys(rows), []
     while left:
         todo, group = [next(iter(left))], []

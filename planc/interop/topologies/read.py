@@ -1,4 +1,4 @@
-"""Reads a topology text of another tool as a hardware file; recognises the tool from the text."""
+"""Converts another tool's description of a machine to a hardware file; recognises the tool from the text."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MACHINES = tuple(sorted(library.machines()))
 
 
 def read_topology(path: Path, machine: str, name: str = "") -> tuple[str, Source]:
-    """Returns two texts: the hardware file, called `name`, that describes the topology in the file at `path`, and the
-    source text of that file.
+    """Returns the hardware file of the machine whose topology is in the file at `path`, and the source of that file.
+    `name` is the machine's name in the hardware file ("": the file's name without extension).
 
-    Figures that the topology lacks are those of the bundled `machine`. Raises PlanError for a text that is not a
-    topology, is truncated, or lists a device twice.
+    Bandwidths that the topology lacks are those of `machine`, a machine of planc's library. Raises PlanError for a text
+    that is not a topology, is truncated, or lists a device twice.
     """
     try:
         source = Source.of(str(path), read_text(path, MAX_TEXT_BYTES))
@@ -44,7 +44,7 @@ def read_topology(path: Path, machine: str, name: str = "") -> tuple[str, Source
 
 
 def chip_sentence(machine: str, chip: str) -> str:
-    """Returns the sentence that declares `chip` in the hardware file of the bundled `machine`.
+    """Returns the sentence that declares `chip` in the hardware file of `machine`, a machine of planc's library.
 
     >>> chip_sentence("h100_node", "h100")[:15]
     'chip      h100('
@@ -59,8 +59,8 @@ def chip_sentence(machine: str, chip: str) -> str:
 
 
 def bundled(machine: str) -> Cluster:
-    """Returns a cluster of one node of the bundled `machine`, or of a small slice if it is a torus. Raises KeyError for
-    an unknown machine.
+    """Returns a cluster of one node of `machine`, a machine of planc's library; of a small slice if it is a torus.
+    Raises KeyError for an unknown machine.
 
     >>> bundled("h100_node").devices
     8

@@ -1,7 +1,7 @@
-"""Reads Slurm's topology.conf and topology.yaml: nodes on switches, switches on switches, or nodes in blocks.
+"""Reads Slurm's topology.conf or topology.yaml: a tree of switches with nodes, or blocks of nodes.
 
-https://slurm.schedmd.com/topology.conf.html and topology.yaml.html. The nodes and the bandwidths of links are those of
-a bundled machine. Every switch has as much bandwidth upwards as all nodes below it together.
+The formats: https://slurm.schedmd.com/topology.conf.html and topology.yaml.html. Nodes and link bandwidths are those of
+a machine of planc's library. A switch's uplink has the bandwidth of all nodes below it together.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def looks_so(text: str) -> bool:
 
 
 def read(source: Source, machine: Cluster) -> HardwareText:
-    """Returns the cluster that `source` describes. Its nodes are like those of `machine`."""
+    """Returns the cluster in `source` as a hardware file. Its nodes are those of `machine`."""
     switches = [*(_of_yaml(source) if re.search(r"^\s*-\s*topology\s*:", source.text, re.M) else _of_conf(source))]
     by_name: dict[str, Switch] = {}
     for switch in switches:
@@ -94,15 +94,14 @@ def _of_yaml(source: Source) -> Iterator[Switch]:
 
 
 def _mapping(value: object) -> dict[str, Any]:
-    """Returns a mapping from names and values that alternate, as the YAML reader returns them; {} for anything else."""
+    """Returns a mapping from alternating names and values, the YAML reader's form of one; {} for another value."""
     if not isinstance(value, tuple) or len(value) % 2:
         return {}
     return {str(name): one for name, one in zip(value[::2], value[1::2], strict=True)}
 
 
 def hosts(source: Source, line: int, text: str) -> Iterator[str]:
-    """Yields the names in a list of hosts, such as `tux[0-3,12],login1`. `text` is the list, on a `line` of
-    `source`."""
+    """Yields the names in a host list such as `tux[0-3,12],login1`. `text` is the list, on line `line` of `source`."""
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\]?)+", text):
         matched = re.fullmatch(r"([^\[\]]*)(?:\[([\d,\-]+)\]([^\[\]]*))?", part)
         if matched is None:
@@ -124,8 +123,7 @@ def hosts(source: Source, line: int, text: str) -> Iterator[str]:
 
 
 def _parents(source: Source, by_name: dict[str, Switch]) -> dict[str, str]:
-    """Returns the switch directly above each switch, by name. Raises PlanError unless every node is below exactly one
-    switch."""
+    """Returns the switch above each switch, by name. Raises PlanError if a node or a switch is below two switches."""
     parents: dict[str, str] = {}
     node_of: dict[str, str] = {}
     for switch in by_name.values():
