@@ -1,7 +1,8 @@
-"""The words of a plan's sentences that each framework can run, one row a decision, and where that is said.
+"""The limits of each framework: the schedules, dtypes, kernels and so on that it supports, and the source of each
+limit.
 
-A decision without a row has no limit that planc knows. A check of a plan with `realise as` finds what is not in the
-rows, a search leaves such layouts out, and an export to the framework's own files refuses them.
+A check of a plan with `realise as` reports a sentence outside the limits, a search skips such layouts, and an export to
+the framework's own files refuses them. Sentences of other kinds have no limit that planc knows.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from planc.ir.plan import PASSES_KEYS, Plan
 
 @dataclass(frozen=True)
 class Decision:
-    """The words that frameworks support in one kind of sentence: schedules, dtypes, forms of recomputation and so
-    on."""
+    """The words that frameworks support in one kind of sentence, such as schedules, dtypes or forms of
+    recomputation."""
 
     frameworks: tuple[str, ...]
     what: str
@@ -120,8 +121,7 @@ def _offload(plan: Plan) -> Words:
 
 
 def _meeting(plan: Plan) -> Words:
-    """Yield the method of context parallelism in attention: `ulysses`, `ring` or another that passes keys, or
-    `all_gather`."""
+    """Yield the method of context parallelism in attention: `ulysses`, `ring` or `all_gather`."""
     kernel = plan.attention
     sequence = plan.axes_of("sequence")
     if set(sequence) & set(plan.axes_of("heads", "attention")):

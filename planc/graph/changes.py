@@ -123,8 +123,8 @@ def _without(links: MachineLinks, lost: Sequence[int], symmetry: Symmetry | None
 
 
 def _rail(links: MachineLinks, change: Change) -> MachineLinks:
-    """Return the machine without rail number `change.value`. On a rail network, its switches go. If nodes have several
-    network cards, the card with that number goes in every node. Otherwise every card loses one of its links."""
+    """Return the machine without rail number `change.value`: without the switches of the rail; or without the network
+    card of that number in every node that has several; or with one link fewer on every network card."""
     at = int(change.value)
     switches = [i for i, v in enumerate(links.vertices) if v.kind == "leaf" and _rail_of(v.name) == at]
     if switches:

@@ -16,7 +16,7 @@ def block_ops(model: Model) -> tuple[Op, ...]:
 
 
 def linear_layers(model: Model, *, experts: bool = True) -> tuple[str, ...]:
-    """Returns names that match the linear layers in the blocks of `model`; with `experts`, theirs too."""
+    """Returns names that match the linear layers in the blocks of `model`, in experts only if `experts` is True."""
     matmuls = [op for op in block_ops(model) if op.kind == "matmul"]
     chosen = [op.name for op in matmuls if op.region in _LINEAR and (experts or op.region != EXPERTS)]
     return tuple(covering(chosen, matmuls))

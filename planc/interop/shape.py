@@ -12,8 +12,8 @@ from planc.ir.model import Model
 
 @dataclass(frozen=True)
 class Family:
-    """Models with one architecture. `name` is a model of the catalog with it, whose `sizes` a `model` sentence may
-    change. `latent` means latent attention (MLA), `routed` means experts."""
+    """Models with the same architecture. `name` is such a model in the catalog; a `model` sentence may change its
+    `sizes`. `latent` means latent attention (MLA), `routed` means experts."""
 
     name: str
     sizes: tuple[str, ...]

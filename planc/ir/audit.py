@@ -14,7 +14,7 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Total:
-    """The number of calls per device and optimizer step, and the bytes of each call's larger of input and output."""
+    """Calls per device and optimizer step (`count`), and their `bytes`: the larger of input and output of each call."""
 
     count: int = 0
     bytes: int = 0
@@ -59,7 +59,7 @@ class AuditRow:
 
     @property
     def difference(self) -> Total:
-        """Observed minus predicted."""
+        """Observed minus predicted calls and bytes."""
         return Total(self.observed.count - self.predicted.count, self.observed.bytes - self.predicted.bytes)
 
     def to_json(self) -> dict[str, Any]:

@@ -133,8 +133,8 @@ class Memory:
     reserved_gib: Reserved = Reserved(low=0.0, high=0.0)
 
     def may_fit(self, room_gib: float) -> bool:
-        """True if the lower end of the fullest device's memory is at most `room_gib`: `check` then has no E0501, and a
-        search without a fitting plan says that its nearest miss may fit."""
+        """True if the fullest device may need at most `room_gib`, by the lower end of its range: `check` then has no
+        E0501, and a search without a fitting plan says that its nearest miss may fit."""
         return self.reserved_gib.low <= room_gib
 
     @property

@@ -188,8 +188,8 @@ class Script:
         return None if steps and _name(steps[-1]) in _SUCCEED else value
 
     def _branches(self, bodies: Sequence[Steps], all_of_them: bool) -> bool | None:
-        """Interprets `bodies`, the branches of which the shell runs one (or perhaps none, unless `all_of_them`), and
-        merges the variables that they set. A branch that runs for certain is interpreted in place."""
+        """Interprets the alternative branches `bodies`, and merges the variables that they set. The shell runs one of
+        them, or perhaps none unless `all_of_them`."""
         if len(bodies) == 1 and all_of_them:
             return self._run(bodies[0])
         if bodies:

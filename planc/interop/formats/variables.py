@@ -100,7 +100,7 @@ class Variables:
         self._changed.append({})
 
     def back(self) -> dict[str, VariableValue | None]:
-        """Undoes the changes since `fork`. Returns the value of each changed variable before that (None: unset)."""
+        """Undoes the changes since `fork`, and returns the undone value of each variable (None: unset)."""
         changed = self._changed.pop()
         made = {name: self._values.get(name) for name in changed}
         for name, before in changed.items():
