@@ -1,4 +1,4 @@
-"""Reading files that others wrote, bounded; writing files so that a reader sees the old content or the new one."""
+"""Reading of untrusted files up to a size limit, and atomic writing: a reader sees the old content or the new one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_TEXT_BYTES = 16_000_000
 
 
 class TooLargeError(OSError):
-    """The file is larger than the reader accepts."""
+    """Raised if a file is larger than its reader accepts."""
 
 
 def package_table(package: str, name: str) -> dict[str, Any]:
@@ -73,8 +73,7 @@ def read_text(path: Path, most_bytes: int, *, follows_links: bool = False) -> st
 
 
 def read_json(path: Path, most_bytes: int, *, follows_links: bool = False) -> Any:
-    """Return the JSON value in the file at `path`, of at most `most_bytes`. `follows_links` and the exceptions are
-    those of `read_text`."""
+    """Return the JSON value in the file at `path`, of at most `most_bytes`. `follows_links` is that of `read_text`."""
     return parse_json(read_text(path, most_bytes, follows_links=follows_links))
 
 
@@ -124,10 +123,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a hidden folder to fill. When the block ends, the folder is renamed to `path`; if the block raises, it is
-    deleted.
+    """Yield a hidden folder to fill, which is renamed to `path` after the `with` block, or deleted if the block raises.
 
-    `path` does not exist, or is an empty folder. Raises OSError if the folder cannot be created or renamed.
+    `path` must not exist, or be an empty folder. Raises OSError if the folder cannot be created or renamed.
     """
     import shutil
     import tempfile
@@ -145,7 +143,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def _umask() -> int:
-    """Return the process's file mode mask. Reading it requires setting it, so it is set back."""
-    mask = os.umask(0)
+    """Return the process's file mode mask."""
+    mask = os.umask(0)  # no call reads the mask without setting it
     os.umask(mask)
     return mask

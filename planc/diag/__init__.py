@@ -1,4 +1,4 @@
-"""Spans, diagnostics, the registry of codes, and their renderings. Floor 0: standard library only."""
+"""Spans, diagnostics, the registry of codes, and their renderings. This package imports the standard library alone."""
 
 from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related, Severity
 from planc.diag.errors import PlanError

@@ -1,4 +1,4 @@
-"""Diagnostics: findings about a user's file, with a code, a place, the arithmetic, and an edit that works."""
+"""Diagnostics about a user's file, each with a code, a position, the arithmetic, and an edit that fixes it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A mechanical mend: applying `edits` removes the diagnostic.
+    """A mechanical fix: applying `edits` removes the diagnostic.
 
-    A `safe` one has no alternative and keeps what the plan means: a word one slip away from a single legal word, a
-    missing bracket, a sentence without effect. `planc check --fix` applies safe fixes only.
+    A `safe` fix has no alternative and keeps what the plan means: it corrects a typo that only one legal word
+    resembles, adds a bracket, or removes a sentence without effect. `planc check --fix` applies safe fixes only.
     """
 
     title: str
@@ -35,7 +35,7 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Related:
-    """A second place that has to do with the mistake."""
+    """Another location that is part of the mistake, with a message about it."""
 
     span: Span
     message: str
@@ -43,7 +43,7 @@ class Related:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One finding. `label` is the short text printed under the marked place."""
+    """One error, warning or note. `label` is the short text printed under the marked text."""
 
     code: str
     message: str

@@ -1,4 +1,4 @@
-"""The one exception that a user's mistake raises from the Python API."""
+"""PlanError, the exception that the Python API raises for a user's mistake in a plan."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from planc.diag.diagnostic import Diagnostic, bounded
 
 
 class PlanError(Exception):
-    """A plan that cannot be used. `diagnostics` says why, each with its place: at most 100 of a code, and none of a
-    text without an end, as of a name that is taken from a file.
+    """A plan that cannot be used. `diagnostics` says why and where: at most 100 of each code, with long texts cut.
 
     >>> import planc
     >>> try:

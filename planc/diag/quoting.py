@@ -1,7 +1,7 @@
-"""Text of strangers inside other languages: one function for each place in which such text may stand.
+"""Untrusted text inside other languages: one function for each context in which such text may stand.
 
-Names, sentences and file names come from plans, presets and configs that anybody may have written. Whatever is
-passed here comes back as data of that language: it ends no string, comment, line or tag.
+Names, sentences and file names come from plans, presets and configs that anybody may have written. Each function
+returns its argument as data of the language: it cannot end a string, comment, line or tag.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 
 
 def printable(text: str) -> str:
-    r"""One line for a terminal or a log: whatever in `text` is not printable is escaped (`\n`, `\x1b`, `\u202e`)."""
+    r"""Return `text` on one line for a terminal or a log, with escapes for unprintable characters (`\n`, `\x1b`)."""
     return text if text.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in text)
 
 
@@ -46,7 +46,7 @@ def yaml_string(text: str) -> str:
 
 
 def dot_string(text: str) -> str:
-    """`text` as a quoted ID of Graphviz's DOT, on one line. Its labels read `\\\\` as one backslash."""
+    """Return `text` as a quoted ID of Graphviz's DOT, on one line. Its labels read `\\\\` as one backslash."""
     return '"' + printable(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -63,8 +63,7 @@ def markdown_cell(text: str) -> str:
 
 
 def markdown_code(text: str) -> str:
-    """Return `text` as inline code of Markdown, for a line or a table cell. It has no markup, and none of GitHub's
-    mentions and references."""
+    """Return `text` as inline code of Markdown, for a line or a table cell, without markup or GitHub mentions."""
     shown = printable(text)
     if not shown.strip() or "|" in shown:  # a bar ends a cell even there
         return f"<code>{''.join(c if c.isalnum() or c == ' ' else f'&#{ord(c)};' for c in shown)}</code>"
@@ -74,8 +73,7 @@ def markdown_code(text: str) -> str:
 
 
 def markdown_block(text: str, language: str = "text") -> str:
-    """Return the lines of `text` as a code block of Markdown, highlighted as `language`. `language` comes from planc,
-    not from a user."""
+    """Return `text` as a code block of Markdown, highlighted as `language`, which is never from a user."""
     lines = [printable(line) for line in text.split("\n")]
     fence = "`" * max(3, _longest_run("\n".join(lines)) + 1)
     return "\n".join([f"{fence}{language}", *lines, fence])
@@ -95,8 +93,7 @@ def uri_path(path: str) -> str:
 
 
 def sarif_text(text: str) -> str:
-    """Return `text` as a plain-text message of SARIF 2.1.0: lines of printable characters without embedded links
-    (3.11.6)."""
+    """Return `text` as a plain-text message of SARIF 2.1.0: printable lines without embedded links (3.11.6)."""
     lines = map(printable, text.split("\n"))
     return re.sub(r"\[(?=[^\[\]]*\]\()", r"\\[", "\n".join(lines))
 
@@ -120,7 +117,7 @@ def log_line(text: str) -> str:
 
 
 def _escape(character: str) -> str:
-    r"""An escape that Python and YAML read alike, but for `\r`, `\n` and `\t`, which have names."""
+    r"""Return an escape of `character` that Python and YAML read in the same way."""
     number = ord(character)
     named = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
     if character in named:

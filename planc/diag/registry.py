@@ -1,4 +1,4 @@
-"""The rules: each code has a page, and a file of its own where planc looks for the mistake by a function."""
+"""The rules: each code has a manual page and, if a function looks for the mistake, a module of its own."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def page(code: str) -> Page:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: its code, and the function that looks for the mistake.
+    """A diagnostic code, and the function that looks for the mistake.
 
-    Rules that read `plan` take a Plan, those that read `cost` a CostedPlan. `check` is None for the rules that are
-    raised where the mistake is met.
+    Its argument is a Plan for rules whose page reads `plan`, a CostedPlan for those that read `cost`. `check` is None
+    if other code raises the diagnostic where it meets the mistake.
     """
 
     code: str

@@ -86,8 +86,7 @@ def github(diagnostics: Iterable[Diagnostic]) -> str:
 
 
 def concise(diagnostics: Iterable[Diagnostic]) -> str:
-    """Return one line for each of `diagnostics`, as editors and problem matchers read it: `FILE:LINE:COLUMN:
-    error[E0112]: MESSAGE`."""
+    """Return a line for each of `diagnostics`, for problem matchers: `FILE:LINE:COLUMN: error[E0112]: MESSAGE`."""
     return "\n".join(
         log_line(printable(f"{d.span.file}:{d.span.line}:{d.span.column}: {d.severity}[{d.code}]: {d.message}"))
         for d in diagnostics

@@ -1,4 +1,4 @@
-"""Places in a plan file. Lines and columns are 1-based code points; ends are exclusive."""
+"""Positions in a plan file. Lines and columns are 1-based code points; ends are exclusive."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
-    """A stretch of text in one file, from (`line`, `column`) up to but not including the end."""
+    """A range of text in one file, from (`line`, `column`) up to but not including the end."""
 
     file: str
     line: int
@@ -17,7 +17,7 @@ class Span:
 
     @property
     def empty(self) -> bool:
-        """True for the span of a diagnostic about a whole file: no text is marked."""
+        """True for the span of a diagnostic about a whole file, which marks no text."""
         return (self.line, self.column) == (self.end_line, self.end_column)
 
     def to(self, other: Span) -> Span:

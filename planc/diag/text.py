@@ -1,4 +1,4 @@
-"""Diagnostics as text: the place quoted, the arithmetic under it, the help below."""
+"""Diagnostics as text: the quoted line, the arithmetic below it, then the help."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def render(
 
     Args:
         diagnostics: in the order in which they are shown.
-        sources: text of each file by the name that the spans give; without it a finding is shown without its line.
+        sources: text of each file by the name in spans. A diagnostic about any other file is shown without its line.
         width: columns of the terminal, at least 40.
         colour: True writes ANSI colours.
     """

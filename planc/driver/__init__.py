@@ -1,4 +1,4 @@
-"""The list of steps, and the library's front door: load, check, cost, lower, search."""
+"""The Python API: load, check, cost, lower and search a plan."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 
 
 def load(source: str | Path, *, set: dict[str, int] | None = None, target: str = "") -> Plan:
-    """Read a plan file, and check it.
+    """Return the plan in a file, after checking it.
 
     Args:
         source: path of the file.
-        set: values of its `let` numbers, whole numbers by name.
-        target: the target whose `on TARGET:` sentences are read; none of them if it is empty.
+        set: values of the plan's `let` numbers (integers), by name.
+        target: "cuda" or "xla" reads the plan's `on TARGET:` sentences for that target; "" reads none of them.
 
     Raises:
-        PlanError: the plan has errors; every diagnostic is in it.
-        ValueError: a number of `set` or the target is not one.
+        PlanError: the plan has errors; the exception holds the diagnostics.
+        ValueError: a value in `set` is no integer from 0 to 10**12, or there is no such target.
 
     >>> plan = load("plans/tiny.plan")
     >>> plan.name, plan.mesh.sizes, plan.batch.tokens  # 8 sequences of 128 tokens
@@ -61,27 +61,27 @@ def load(source: str | Path, *, set: dict[str, int] | None = None, target: str =
 
 
 def target_of(source: str | Path, *, set: dict[str, int] | None = None) -> Target:
-    """Return the target of a plan file: that of its `target` sentence, or else that of its cluster. Raises PlanError if
-    the plan has errors.
+    """Return the target of a plan file: its `target` sentence's, else its cluster's. Raises PlanError if it has errors.
 
-    `source` is the path, `set` the values of `let` numbers. A plan with `target none` has a program too: its cluster's.
+    `source` is the path, `set` the values of `let` numbers. A plan with `target none` also has its cluster's target.
     """
     plan, built = load(source, set=set), build_file(Path(source), set)
     return built.target if built.target in TARGETS else target_of_cluster(plan.cluster)
 
 
 def check(source: str | Path | Plan, *, set: dict[str, int] | None = None, target: AnyTarget | None = None) -> Report:
-    """Check and cost a plan. The user's mistakes are in the report's diagnostics, never raised.
+    """Return the report of a plan, checked and costed. The plan's mistakes are diagnostics in it, never exceptions.
 
     Args:
         source: path of a plan file, or a loaded plan.
-        set: values of its `let` numbers, whole numbers by name.
-        target: the program that is costed: "cuda", "xla", or "none" for what any correct program must keep and send.
-            None is the plan's own: its `target` sentence, else its cluster's (TPUs: xla; all others: cuda) unless that
-            target refuses the plan. `Report.target` says which one it was, `Report.targets` what each of them refuses.
+        set: values of the plan's `let` numbers (integers), by name.
+        target: the program that is costed: "cuda" or "xla", or "none" for the memory and collectives that any correct
+            program needs. None takes the plan's `target` sentence, else its cluster's target (TPUs: xla; all others:
+            cuda) unless that target refuses the plan. The report has this target (`target`), and what each target
+            refuses (`targets`).
 
     Raises:
-        ValueError: a number of `set` or the target is not one.
+        ValueError: a value in `set` is no integer from 0 to 10**12, or there is no such target.
 
     >>> report = check("plans/tiny.plan")
     >>> report.devices, report.tokens_per_step, [d.code for d in report.diagnostics]
@@ -91,14 +91,14 @@ def check(source: str | Path | Plan, *, set: dict[str, int] | None = None, targe
 
 
 def cost(source: str | Path | Plan, *, set: dict[str, int] | None = None, target: AnyTarget | None = None) -> Report:
-    """The report of a plan that must be right, for a target.
+    """Return the report of a plan without errors: seconds of the step, GiB of memory and each collective, for a target.
 
-    An expectation that does not hold, or memory that does not suffice, is part of the answer. `source`, `set` and
-    `target` are those of `check`; seconds of the step, GiB of memory and each collective are in the report.
+    Unmet expectations and insufficient memory are diagnostics in the report, not exceptions. `source`, `set` and
+    `target` are those of `check`.
 
     Raises:
-        PlanError: the plan has errors of its own.
-        ValueError: a number of `set` or the target is not one.
+        PlanError: the plan cannot be costed; the exception holds the diagnostics.
+        ValueError: a value in `set` is no integer from 0 to 10**12, or there is no such target.
 
     >>> report = cost("plans/llama3_70b_v5p.plan")
     >>> f"{report.tokens_per_step / report.devices:.0f} tokens a device, {report.memory.capacity_gib:.0f} GiB"
@@ -118,14 +118,14 @@ def lower(
     runtime: str = "",
     version: str = "",
 ) -> Program:
-    """Write the program of a plan for a target, and for one of its runtimes.
+    """Return the program of a plan for a target, and for one of its runtimes.
 
     Args:
         plan: path of a plan file, or a loaded plan.
         target: "cuda" or "xla".
-        set: values of its `let` numbers, whole numbers by name.
-        runtime: one of the target's runtimes: "torch" for cuda; "jax" or "torch_xla" for xla. The first if it is empty.
-        version: the version of that runtime which the program is written for, like "2.11"; planc's own if it is empty.
+        set: values of the plan's `let` numbers (integers), by name.
+        runtime: "torch" for cuda; "jax" or "torch_xla" for xla; "" is the target's first runtime.
+        version: the version of the runtime for which the program is written, like "2.11"; "" is planc's default.
 
     Raises:
         PlanError: the plan has errors, or the target refuses it.
@@ -153,11 +153,10 @@ def lower(
 def lower_and_examine(
     path: str | Path, target: Target, *, set: dict[str, int] | None = None, runtime: str = "", version: str = ""
 ) -> tuple[Program, Examined]:
-    """`lower`, and what `examine` finds of the same plan for `target`, from one reading of `path`.
+    """Return the program of a plan (`lower`) and all that `examine` finds of it, reading the plan file `path` once.
 
-    `path` is a plan file, `set` the values of its `let` numbers; `target`, `runtime` and `version` are those of
-    `lower`. Raises PlanError when the plan or target refuses, and ValueError where there is no such target, runtime or
-    version.
+    `set` holds the values of its `let` numbers; `target`, `runtime` and `version` are those of `lower`. Raises
+    PlanError if the plan has errors or is refused, and ValueError if there is no such target, runtime or version.
     """
     wanted = known_version(target, runtime, version)
     examined = examine(path, set=set, target=target, targets=())
@@ -183,28 +182,27 @@ def search(
     on_space: Callable[[int], None] | None = None,
     unsaved: Mapping[Path, str] | None = None,
 ) -> Found:
-    """The `top` fastest layouts that fill in what a plan leaves free with `?` and that fit: a sequence of Candidates.
+    """Return the `top` fastest layouts (Candidates) that fit in memory, for a plan with choices left open by `?`.
 
-    Layouts are costed and ranked for a target as in `check`. Those that it refuses are left out; where the cluster's
-    target refuses all of them, they are costed for none. `Found.target` is the one that counted.
+    Layouts are costed and ranked for a target as in `check`, and those that it refuses are left out. If the cluster's
+    target refuses all of them, they are costed without a target. `Found.target` is the one that was used.
 
     Args:
         source: path of the plan file.
-        set: values of its `let` numbers, whole numbers by name.
+        set: values of the plan's `let` numbers (integers), by name.
         top: number of layouts.
-        most_sequences: the largest batch, for a plan that leaves its batch free.
+        most_sequences: the largest batch, for a plan that leaves its batch open.
         memory_gib: memory of a device (GiB) that replaces the chip's.
-        on_progress: called with the numbers of layouts costed and of open nodes.
+        on_progress: called with the number of layouts costed so far and the number of open nodes of the search tree.
         target: "cuda", "xla" or "none"; None: the plan's own.
-        seconds: the search ends after so long with the best layouts so far; `Found.cut_short` says so.
-        interrupted: asked now and then: True ends the search in the same way.
+        seconds: time limit, after which the best layouts so far are returned; `Found.cut_short` says so.
+        interrupted: called now and then; if it returns True, the search ends as at the time limit.
         on_space: called once, before the search, with an upper bound on the number of layouts.
-        unsaved: texts that count instead of what is on disk, by resolved path.
+        unsaved: texts that replace files on disk, by resolved path.
 
     Raises:
-        PlanError: the plan has mistakes that no choice mends, or the target that the caller or a sentence names refuses
-            all layouts.
-        ValueError: a number of `set` is not one, or there is no such target.
+        PlanError: every choice leaves an error, or a target that the caller or a sentence names refuses all layouts.
+        ValueError: a value in `set` is no integer from 0 to 10**12, or there is no such target.
 
     >>> len(search("plans/tiny.plan"))  # nothing is free: the plan itself
     1

@@ -1,4 +1,4 @@
-"""Everything that is found about one plan: read, checked, costed for its target, and reported."""
+"""The examination of one plan: it is read, checked, costed for its target, and reported."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Examined:
-    """Everything that `examine` finds about one file: its report, the plan and its cost, and the texts that diagnostics
-    quote."""
+    """The result of `examine` for one file: its report, the plan and its cost, and the texts that diagnostics quote."""
 
     report: Report
     plan: Plan | None
@@ -86,8 +85,8 @@ def unread(diagnostics: tuple[Diagnostic, ...], sources: dict[str, Source]) -> E
 
 
 def _cost(checked: CheckedPlan, request: Request, reported: tuple[Target, ...] = TARGETS) -> Answer:
-    """Cost the plan as the program of its target. If only the cluster chose that target and the target refuses the
-    plan, cost it without a target: as any correct program. `reported` are the targets whose refusals are reported."""
+    """Cost the plan for its target. If the target is only that of the cluster and it refuses the plan, cost it without
+    a target, as any correct program. `reported` are the targets whose refusals are reported."""
     from planc.costing import cost_plan
 
     sharded = own = propagate(checked.for_planc)
@@ -109,8 +108,7 @@ def _cost(checked: CheckedPlan, request: Request, reported: tuple[Target, ...] =
 
 
 def own_program_note(plan: Plan, target: Target) -> Diagnostic:
-    """Return N0905: the plan says `realise as` another framework, but is costed or lowered for `target`, whose program
-    is planc's own."""
+    """Return N0905: `plan` says `realise as`, which the program for `target` (planc's own) does not follow."""
     assert plan.realise is not None
     title = policy_of(plan.framework).title
     return Diagnostic(
@@ -127,8 +125,7 @@ def _target_answer(target: Target, refused: list[Diagnostic]) -> TargetAnswer:
 
 
 def _further_mistakes(built: Built, mended: Plan, request: Request) -> list[Diagnostic]:
-    """Return the mistakes of a plan that could not be read, besides those found while reading. `mended` is the plan
-    with guesses in place of the mistakes. Mistakes on the same lines are left out.
+    """Return the rules' findings about a plan that could not be read, `mended` by guesses, except on the lines guessed.
 
     `mended` is not costed, because its seconds and GiB would be guesses. If the model's name was a guess, rules about
     the model are not run.

@@ -1,4 +1,4 @@
-"""Models that are read from code: what runs the code, and where its op graph is kept."""
+"""Models that are read from code: running the code, and saving its op graph beside the plan."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def model_of(module: Any, example_inputs: Any = None, *, name: str = "") -> Save
     """Return the op graph of a torch module, read from one run of its code on the meta device.
 
     Args:
-        module: the module, on any device; its weights are not looked at.
-        example_inputs: what it is called with, the tokens [sequences, tokens] first; None: tokens alone.
-        name: the model's name in reports; its class's if it is empty.
+        module: the module, on any device; its weights are not read.
+        example_inputs: inputs of the run, the tokens [sequences, tokens] first; None: tokens alone.
+        name: the model's name in reports; "" takes the name of its class.
 
     Returns:
-        The op graph, to be kept beside a plan: `model_of(module).write("mine.model.json")`, which is read by
-        `model from code "mine"`.
+        The op graph. `model_of(module).write("mine.model.json")` saves it beside a plan, in which
+        `model from code "mine"` reads it.
 
     Raises:
         PlanError: the module has no op graph (E1207 to E1210), or torch is not installed (E1009).
@@ -46,8 +46,7 @@ def model_of(module: Any, example_inputs: Any = None, *, name: str = "") -> Save
 
 
 def save_models(source: str | Path, *, set: dict[str, int] | None = None, target: str = "") -> list[Path]:
-    """Run the code that the `model from` sentence of a plan names, and save the model's op graph in a file beside the
-    plan.
+    """Run the code that a plan's `model from` sentence names, and save the model's op graph in a file beside the plan.
 
     Args:
         source: path of the plan.
@@ -55,7 +54,7 @@ def save_models(source: str | Path, *, set: dict[str, int] | None = None, target
         target: the target whose `on TARGET:` sentences are read.
 
     Returns:
-        The files written; [] for a plan whose model is of the catalog.
+        The files written; [] for a plan with a model of the catalog.
 
     Raises:
         PlanError: there is no op graph for this code, or what it needs is missing.
@@ -76,7 +75,7 @@ def save_models(source: str | Path, *, set: dict[str, int] | None = None, target
 def module_source(
     source: str | Path, *, set: dict[str, int] | None = None, target: str = ""
 ) -> dict[str, Any] | str | None:
-    """The source of the module of a plan with `model from transformers` or `model from code`; no code runs here.
+    """Return what builds the module of a plan with `model from transformers` or `model from code`; no code runs here.
 
     Args:
         source: path of the plan.
@@ -84,7 +83,7 @@ def module_source(
         target: the target whose `on TARGET:` sentences are read.
 
     Returns:
-        The config's fields, or `package.module:function`; None for a plan whose model is of the catalog.
+        The config's fields (transformers) or `package.module:function` (code); None for a model of the catalog.
     """
     return next((of for _, of, _ in _own_models(Path(source), set, target)), None)
 

@@ -1,4 +1,4 @@
-"""Places as the user named files: inside, a file is named by its path from the plan's folder."""
+"""File names as the user wrote them. Spans name a file by its path from the plan's folder."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from planc.language.build import Built
 
 
 def user_path(name: str, path: Path | None) -> str:
-    """Return the path of the file `name` from the user's working folder. Spans name files by their path from the plan's
-    folder; `path` is the plan's file."""
+    """Return the path from the working folder of the file that spans call `name`. `path` is the plan's file, if any."""
     if path is None or name.startswith(("plans/hardware/", "plans/layouts/")):
         return name
     return str(path) if name == path.name else str(path.parent / name)

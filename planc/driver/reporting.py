@@ -1,4 +1,4 @@
-"""The report: facts of the plan, of its cost, and of what each target makes of it."""
+"""The report: facts about the plan, its cost, and the refusals of each target."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ MOST_PLACES = 20
 
 @dataclass(frozen=True)
 class Answer:
-    """The cost of a plan for its target (None if it cannot be costed), and the diagnostics with which each target
-    refuses it."""
+    """The cost of a plan for its target (None if it cannot be costed), and the diagnostics by which targets refuse."""
 
     costed: CostedPlan | None = None
     target: Target | None = None
@@ -38,8 +37,7 @@ class Answer:
 
 
 def with_broken_expectations(plan: Plan | None, found: list[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics `found`, followed by an E0802 for each `expect no CODE` sentence of `plan` whose code is
-    among them."""
+    """Return the diagnostics `found`, and an E0802 for each of them that `plan` rules out by `expect no CODE`."""
     unwanted = {e.code for e in plan.expects_no} if plan else set()
     places: dict[str, list[Related]] = {}
     for d in found:

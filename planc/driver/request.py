@@ -1,4 +1,4 @@
-"""A plan as it is asked for: the numbers and the target that the caller names, and the plan of each target."""
+"""A plan as the caller requests it, with values of its `let` numbers and a target."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from planc.sharding.propagate import propagate
 
 
 def check_arguments(given: dict[str, int], target: str | None) -> None:
-    """Raise ValueError if the caller's `given` numbers or `target` are invalid. These are the caller's mistakes, not
-    the plan's."""
+    """Raise ValueError if the `given` numbers or `target` are invalid: mistakes of the caller, not of the plan."""
     if target is not None and target not in (*TARGETS, NO_TARGET):
         raise ValueError(f"target {target!r} is not one of {', '.join((*TARGETS, NO_TARGET))}")
     for name, value in given.items():

@@ -1,4 +1,4 @@
-"""Completion: puts a placeholder name at the cursor; the candidates are the names that the readers accept there."""
+"""Completion: puts a placeholder name at the cursor, and proposes the names that the readers accept there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Replacement:
 
 @dataclass(frozen=True)
 class _WordPlace:
-    """The word under the cursor begins at `start`; `before` is the sentence up to it."""
+    """The word under the cursor, which begins at `start`. `before` is the sentence up to it."""
 
     text: str
     offset: int
@@ -113,8 +113,8 @@ def _names(
 def _legal_names(
     opened: Opened, place: _WordPlace, what: Follow, unsaved: Mapping[Path, str], settings: EditorSettings
 ) -> dict[str, tuple[str, ...]]:
-    """Return the legal names at the cursor, by description. The sentence is read with a placeholder name there, and
-    with the words after it, or else with the shortest words that complete it."""
+    """Return the legal names at the cursor, by description. The sentence is read with a placeholder name there,
+    followed by the words after it, or else by the shortest words that complete it."""
     line_end = place.text.find("\n", place.offset)
     line_end = len(place.text) if line_end < 0 else line_end
     rest = re.sub(r"^[\w.*]+", "", place.text[place.offset : line_end])

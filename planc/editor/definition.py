@@ -27,8 +27,7 @@ KINDS = {
 
 
 def definition(opened: Opened, line: int, column: int) -> tuple[Path, Span] | None:
-    """Return the file and span that declare the name at `line` and `column` (1-based, code points). None if there is no
-    name."""
+    """Return the file and span that declare the name at `line` and `column` (1-based code points); None for no name."""
     sentence = opened.sentence_at(line)
     word = word_at(sentence, line, column) if sentence else None
     if sentence is None or word is None:

@@ -1,4 +1,4 @@
-"""Findings in the form of the protocol: code, severity, help, related locations, a link to the manual, edits."""
+"""Diagnostics in the form of the protocol: code, severity, help, related locations, a link to the manual, edits."""
 
 from __future__ import annotations
 

@@ -17,8 +17,7 @@ from planc.syntax.tree import Sentence
 
 
 def hover(opened: Opened, line: int, column: int) -> tuple[str, Span] | None:
-    """Return Markdown for the position `line` and `column` (1-based, code points) and the span it is about; None
-    between sentences."""
+    """Return Markdown and its span for `line` and `column` (1-based code points); None between sentences."""
     sentence = opened.sentence_at(line)
     if sentence is None or not _span_contains(sentence.span, line, column):
         return None
@@ -31,8 +30,8 @@ def _span_contains(span: Span, line: int, column: int) -> bool:
 
 
 def _explained_word(opened: Opened, sentence: Sentence, line: int, column: int) -> tuple[str, Span]:
-    """Return an explanation of the word at a position, and its span. If the word is not a name, it is the verb's
-    manual."""
+    """Return an explanation of the word at a position, and its span. If the word is no name or code, it is the manual
+    of the sentence's verb, with the sentence's span."""
     word = word_at(sentence, line, column)
     if word is not None and word.span in opened.lookups_by_span:
         return describe(opened.lookups_by_span[word.span], opened), word.span
@@ -43,7 +42,7 @@ def _explained_word(opened: Opened, sentence: Sentence, line: int, column: int) 
 
 
 def meaning(opened: Opened, sentence: Sentence) -> list[str]:
-    """Return the expansion of `sentence`, and its part of the report, as Markdown paragraphs."""
+    """Return, as Markdown paragraphs, what `sentence` expands to and the figures of the report that depend on it."""
     parts = [_expansion(opened, sentence)]
     report = opened.checked.report if opened.checked else None
     if report is None or report.step is None:

@@ -1,4 +1,4 @@
-"""Descriptions of names for hovers: the kind of a name, and a figure that belongs to it."""
+"""Descriptions of names for hovers: the kind of the name, and a fact about it, such as the size of an axis."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _model(name: str, opened: Opened) -> str:
 
 
 def _unit(name: str, opened: Opened) -> str:
-    """Return the factors of a unit in words. `B` is a unit of memory and of tokens; the sentence decides which."""
+    """Return the factor of a unit as text. `B` has two: bytes of memory and billions of tokens."""
     kinds = [kind for kind, units in UNITS.items() if name in units]
     return "; " + " or ".join(f"{UNITS[kind][name]:,.10g}" for kind in kinds) + " in plain numbers"
 

@@ -1,4 +1,4 @@
-"""One open file as planc sees it: its sentences, the findings, and, for a plan, its report."""
+"""One open file as planc sees it: its sentences, its diagnostics and, for a plan, its report."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ class EditorSettings:
 
 @dataclass(frozen=True)
 class Opened:
-    """A file that is open in the editor. `checked` is None for layouts and hardware files, which are parts of a
-    plan."""
+    """A file that is open in the editor. `checked` is None for layouts and hardware files: parts of a plan."""
 
     path: Path
     text: str
@@ -56,7 +55,7 @@ class Opened:
 
     @cached_property
     def lookups_by_span(self) -> dict[Span, NameLookup]:
-        """The names of this file that planc looked up, by location."""
+        """The names in this file that planc looked up, by span."""
         return {a.word.span: a for a in self.lookups if a.word.span.file == self.path.name}
 
     @cached_property
@@ -84,7 +83,7 @@ class Opened:
 
 
 def open_file(path: Path, text: str, unsaved: Mapping[Path, str], settings: EditorSettings) -> Opened:
-    """Check a text that may not be on disk. `unsaved` has every open text by resolved path."""
+    """Return the result of checking `text` as the file at `path`. `unsaved` has every open text by resolved path."""
     file = parse_text(text if len(text) <= MAX_BYTES else "", path.name)
     if file.header is not None and file.header.verb != "plan":
         draft = read_part(file)
@@ -97,8 +96,7 @@ def open_file(path: Path, text: str, unsaved: Mapping[Path, str], settings: Edit
 
 
 def names_in(path: Path, text: str, unsaved: Mapping[Path, str], settings: EditorSettings) -> tuple[NameLookup, ...]:
-    """Return the names that are looked up while `text` is read, without costing. `unsaved` are texts of open files by
-    path."""
+    """Return the names looked up while `text` is read, without costing. `unsaved` are open texts by path."""
     file = parse_text(text, path.name)
     if file.header is not None and file.header.verb != "plan":
         return tuple(read_part(file).lookups)

@@ -35,8 +35,7 @@ class Positions:
         return [0, *(m.end() for m in re.finditer("\n", self.text))]
 
     def offset_at(self, line: int, column: int) -> int:
-        """Return the index in the text of `line` and `column` (1-based, code points); a position beyond the text is its
-        end."""
+        """Return the index in the text of `line` and `column` (1-based code points), at most the text's length."""
         if line > len(self._planc_starts):
             return len(self.text)
         return min(self._planc_starts[max(line, 1) - 1] + max(column, 1) - 1, len(self.text))
@@ -52,8 +51,8 @@ class Positions:
         return Position(line, self.codec.client_num_units(self.text[self._client_starts[line] : offset]))
 
     def offset(self, position: Position) -> int:
-        """Return the index in the text of `position`, a client's. Inside a character it is its start; beyond a line its
-        end."""
+        """Return the index in the text of the client's `position`: of its character, or of the line's end if beyond
+        it."""
         if position.line >= len(self._client_starts):
             return len(self.text)
         start = self._client_starts[position.line]

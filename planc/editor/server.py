@@ -1,7 +1,7 @@
-"""The language server: receives open texts and sends findings and answers, over standard input and output.
+"""The language server: receives open texts, and sends diagnostics and answers, over standard input and output.
 
 Answers are computed from the current texts, so a request never sees an outdated check. If planc itself fails on a text,
-the error is logged with the client, and the server continues. Checks run concurrently with the loop that answers.
+the client gets a log message, and the server continues. Checks run in another thread than the loop that answers.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ COMPLETIONS = {
 
 
 class PlanServer(LanguageServer):
-    """The open texts, the latest results for each, and the client.
+    """The state of the language server: the open texts, and the latest results for each.
 
-    planc runs in its own thread, so the loop that serves the client is never blocked for long. There, requests take
-    precedence over checks, and a check that is outdated when it starts reads the newest text.
+    planc runs in its own thread, so the loop that serves the client is never blocked for long. In that thread, requests
+    take precedence over checks, and a check that is outdated when it starts reads the newest text.
     """
 
     def __init__(self) -> None:
@@ -87,8 +87,7 @@ class PlanServer(LanguageServer):
         )
 
     def look(self, uri: str, texts: Texts) -> Opened | None:
-        """Return the open file at `uri`, checked with the open `texts`; None if it is not open. Call it in planc's
-        thread, because it runs planc."""
+        """Return the checked file at `uri`; None if it is not open in `texts`. Call it in planc's thread."""
         text = texts.text(_resolved(uri))
         if text is None:
             return None
@@ -104,8 +103,8 @@ class PlanServer(LanguageServer):
         self._looked.clear()
 
     async def answer(self, uri: str, work: Callable[[Opened, Texts], Answer], patience_s: float) -> Answer | None:
-        """Return the result of `work` on the open file at `uri`; None if it is not open, too large to be a plan,
-        changed in the meantime, or takes more than `patience_s`."""
+        """Return the result of `work` on the open file at `uri`. None if the file is not open, is too large to be a
+        plan or has changed, or if `work` takes too long (`patience_s` for a long text)."""
         asked = self.workspace.text_documents.get(uri)
         if asked is None or len(asked.source) > MAX_BYTES:
             return None
@@ -152,7 +151,7 @@ class PlanServer(LanguageServer):
         self._publish(self._found.pop(uri, {}))
 
     async def _check(self, uri: str) -> None:
-        """Check the newest text at `uri` and publish the findings, unless it is changed or closed in the meantime."""
+        """Check the newest text at `uri` and publish the diagnostics, unless it is changed or closed meanwhile."""
         texts, last = self.texts(), self._checked.get(uri)
 
         def run() -> tuple[Opened, dict[str, list[lsp.Diagnostic]]] | None:
@@ -203,7 +202,7 @@ class Texts:
         return _positions(text, self.codec)
 
     def positions_in(self, opened: Opened, file: str) -> Positions:
-        """Return the positions in `file`, the file name in a span: open, read for the plan, or on disk."""
+        """Return the positions in `file`, a file name in a span: in its open text, or else in its text on disk."""
         path = opened.where(file)
         text = self.text(path.resolve())
         return self.positions(_read(path) if text is None else text)
@@ -212,7 +211,7 @@ class Texts:
         return self.location_in(opened.where(span.file), span, self.positions_in(opened, span.file))
 
     def location_in(self, path: Path, span: Span, positions: Positions) -> lsp.Location:
-        """Return the location of `span` for the client; an open file keeps the client's name."""
+        """Return the location of `span` in the file at `path`. An open file keeps the name that the client gave it."""
         known = self.open.get(path.resolve())
         return lsp.Location(known[0] if known else path.resolve().as_uri(), positions.range(span))
 
@@ -248,7 +247,7 @@ def _path(uri: str) -> Path:
 
 @lru_cache(maxsize=1000)
 def _resolved(uri: str) -> Path:
-    """Return the path of a URI with links resolved. It is cached, since every key press needs it."""
+    """Return the path of a URI with links resolved; cached, since every key press needs it."""
     return _path(uri).resolve()
 
 
@@ -281,7 +280,7 @@ def make_server() -> PlanServer:
 
 
 def _texts(server: PlanServer) -> None:
-    """Register the opening, changing, saving and closing of texts."""
+    """Register the handlers for opening, changing, saving and closing texts."""
 
     @server.feature(lsp.INITIALIZE)
     def initialize(params: lsp.InitializeParams) -> None:

@@ -15,7 +15,7 @@ KINDS |= dict.fromkeys(("chip", "link", "node", "network", "torus", "graph", "fa
 
 
 def symbols(opened: Opened, positions: Positions) -> list[DocumentSymbol]:
-    """Return one tree for the file `opened`; a list of sentences if it has no header."""
+    """Return the symbols of the file `opened`: its header, with the sentences as children, or the sentences alone."""
     sentences = [_sentence(s, positions) for s in opened.file.sentences]
     header = opened.file.header
     if header is None:

@@ -1,8 +1,6 @@
-"""Messages of the protocol over standard input and output, with size limits: every request gets an answer, even an
-invalid one.
+"""Messages of the protocol over standard input and output, with size limits. Even invalid requests get an answer.
 
-pygls reads the same frames, but allocates whatever size a header states, and does not answer a request with invalid
-parameters.
+pygls reads the same frames, but allocates any size that a header states, and leaves invalid requests unanswered.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ _LENGTH = re.compile(rb"content-length:\s*(\d{1,20})\s*", re.IGNORECASE)
 
 
 class FramingError(Exception):
-    """Raised if the start of the next message is unknown."""
+    """Raised for a message or a header line that is too long, after which the next message cannot be found."""
 
 
 def read_message(stream: BinaryIO) -> bytes | None:
@@ -51,7 +49,7 @@ def read_message(stream: BinaryIO) -> bytes | None:
 def serve(server: LanguageServer, stdin: BinaryIO, stdout: BinaryIO) -> int:
     """Answer the messages of `stdin` on `stdout` with `server` until the client ends.
 
-    Returns the exit status, a count of failures: 0, or 1 if it could not continue.
+    Returns the exit status, the number of failures: 1 if the server could not continue, else 0.
     """
     server.protocol.set_writer(StdoutWriter(stdout))
     try:

@@ -1,4 +1,4 @@
-"""The manual of a verb in one line: the first line of the module that reads it."""
+"""The one-line manual of each verb: the first line of the docstring of the module that reads it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OTHERS = {
 
 @cache
 def manuals() -> dict[str, str]:
-    """Return every verb that has a manual, with its line."""
+    """Return the one-line manual of every verb that has one, by verb."""
     found = dict(OTHERS)
     for verb, (_, read) in readers().items():
         doc = sys.modules[read.__module__].__doc__ or ""
@@ -40,7 +40,7 @@ def manuals() -> dict[str, str]:
 
 
 def manual(verb: str) -> str:
-    """Return the manual's line about `verb`; for a sentence that planc does not compile yet, it says so."""
+    """Return the one-line manual of `verb`. If planc does not compile such sentences yet, it says so."""
     missing = f"`{verb}`: planc does not compile this sentence yet (E0109)." if verb in VERBS else ""
     read = verb.removesuffix("_from").removesuffix("_no").removesuffix(".core")
     return manuals().get(verb) or manuals().get(read) or missing

@@ -1,4 +1,4 @@
-"""The thread that planc runs in: one job at a time, requests before checks."""
+"""Jobs for the thread in which planc runs: one at a time, requests before checks."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ class Work:
         self._draining: asyncio.Task[None] | None = None
 
     def check(self, uri: str, job: Callable[[str], Awaitable[None]]) -> None:
-        """Run `job` on the file at `uri` when nothing else is pending. It runs once, even if it is requested again in
-        the meantime."""
+        """Run `job` on the file at `uri` when nothing else is pending, once even if requested again meanwhile."""
         if uri in self._checks:
             return
         self._checks.add(uri)
@@ -40,10 +39,10 @@ class Work:
     async def ask(
         self, work: Callable[[], Result], is_stale: Callable[[], bool], waiting_s: float, running_s: float
     ) -> Result | None:
-        """Return the result of `work` in the thread, which runs before all pending checks.
+        """Return the result of `work`, which runs in planc's thread before all pending checks.
 
-        None if it is stale when it could start, does not start within `waiting_s`, or runs longer than `running_s`. A
-        request that was cancelled, or answered with None, is not started.
+        None if the request is stale when it could start, does not start within `waiting_s`, or runs longer than
+        `running_s`. After a cancellation or a timeout, `work` is no longer started.
         """
         loop = asyncio.get_running_loop()
         begun: asyncio.Future[None] = loop.create_future()

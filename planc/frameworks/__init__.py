@@ -1,10 +1,9 @@
-"""The frameworks that `realise as NAME` may name, one file each: what each of them does with a plan's sentences.
+"""The frameworks that a `realise as NAME` sentence may name: one module each, with the framework's policy.
 
-A framework decides what a plan leaves open: the kernel of attention, which transfers it hides, where a block that runs
-again ends, what `recompute selective` runs again, how the vocabulary is padded, and what it keeps in memory beside
-the tensors of any correct program. planc's own programs are one of them, and the one that counts unless a plan says
-another. `planc import` writes the sentence, `planc.calibration` spells published runs with it, and both read these
-tables.
+A policy decides what a plan leaves open: the attention kernel, which transfers overlap with compute, where a recomputed
+block ends, what `recompute selective` recomputes, how the vocabulary is padded, and what is in memory besides the
+tensors of any correct program. planc's own programs are one of the frameworks, and the default. `planc import` writes
+the sentence, `planc.calibration` describes published runs with it, and both read these policies.
 """
 
 from __future__ import annotations
@@ -25,14 +24,12 @@ NAMES = (
 
 @cache
 def policy_of(name: str) -> Policy:
-    """Return the policy of the framework `name` (what it decides where a plan leaves a choice). `name` is one of
-    `NAMES`."""
+    """Return the policy of the framework `name` (one of `NAMES`): its decisions where a plan leaves a choice."""
     assert name in NAMES
     found: Policy = importlib.import_module(f"{__name__}.{name}").POLICY
     return found
 
 
 def stack_of(plan: Plan) -> Stack:
-    """Return the software stack that runs `plan` if no target is given: the plan's framework, on XLA if the cluster's
-    target is xla."""
+    """Return the software stack of `plan` without a target: its framework, on XLA if the cluster's target is xla."""
     return Stack(policy=policy_of(plan.framework), xla=target_of_cluster(plan.cluster) == "xla")

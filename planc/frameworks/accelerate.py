@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate and transformers' Trainer: plans of tensor parallelism gather the head's output
+"""Hugging Face Accelerate and transformers' Trainer: tensor parallelism gathers the logits
 (`colwise_gather_output`)."""
 
 from planc.ir.policy import Policy

@@ -1,10 +1,10 @@
 """Megatron-Bridge: Megatron-Core, with the overlaps of its recipes.
 
 Its dense recipes set `tp_comm_overlap` (src/megatron/bridge/training/comm_overlap.py: on for tensor parallelism with
-sequence parallelism). They keep and reduce gradients in bf16 (`grad_reduce_in_fp32 = False`), and fuse the loss by
-Transformer Engine's kernel, whose gradient takes the place of the logits (`cross_entropy_fusion_impl = "te"`). Models
-with a shared expert run it beside the dispatcher (`moe_shared_expert_overlap`), where its input is gathered apart from
-its product (megatron/core/transformer/moe/shared_experts.py, `cached_fc1_input`).
+sequence parallelism). They store and reduce gradients in bf16 (`grad_reduce_in_fp32 = False`). The loss is Transformer
+Engine's fused kernel, whose gradient overwrites the logits (`cross_entropy_fusion_impl = "te"`). A shared expert runs
+while the dispatcher communicates (`moe_shared_expert_overlap`), with its input gathered separately from its matmul
+(megatron/core/transformer/moe/shared_experts.py, `cached_fc1_input`).
 """
 
 from dataclasses import replace

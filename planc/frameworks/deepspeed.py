@@ -1,4 +1,4 @@
-"""DeepSpeed: its checkpoint is a function of its own (deepspeed/runtime/activation_checkpointing/checkpointing.py)."""
+"""DeepSpeed, with its own checkpoint function (deepspeed/runtime/activation_checkpointing/checkpointing.py)."""
 
 from planc.ir.policy import Policy
 

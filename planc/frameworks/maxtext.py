@@ -1,8 +1,8 @@
 """MaxText: JAX on TPUs, and on GPUs with cuDNN's attention (`attention=cudnn_flash_te`).
 
-XLA hides the transfers of tensor parallelism in windowed products on TPUs; on GPUs its collective matmul is on in the
-published scripts. The casts around the loss are fused, and the logits' gradient takes their place; a block that runs
-again is not live beside them; parameters of one block are gathered at a time, in the body of a loop over layers.
+XLA overlaps tensor-parallel transfers with windowed einsums on TPUs; on GPUs the published scripts turn on its
+collective matmul. The casts around the loss are fused, and the logits' gradient overwrites the logits. A recomputed
+block is not in memory at the same time as the logits. A loop over layers gathers the parameters of one block at a time.
 """
 
 from planc.ir.policy import AMPERE, BLACKWELL, Policy

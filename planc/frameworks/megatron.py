@@ -1,20 +1,22 @@
 """Megatron-LM with Megatron-Core and Transformer Engine.
 
-Transformer Engine prefers cuDNN's attention. A checkpoint is a function of its own
-(megatron/core/tensor_parallel/random.py), `--recompute-granularity selective` runs attention's core again unless
-modules are named (`MODULES`), the vocabulary is padded to 128 times the tensor-parallel size
+Transformer Engine prefers cuDNN's attention. Megatron has its own checkpoint function
+(megatron/core/tensor_parallel/random.py). `--recompute-granularity selective` recomputes core attention unless modules
+are named (`MODULES`). The vocabulary is padded to 128 times the tensor-parallel size
 (`--make-vocab-size-divisible-by`). The loss makes one fp32 copy of the logits and works on it in place
-(megatron/core/tensor_parallel/cross_entropy.py); its fused loss (`--cross-entropy-loss-fusion`) makes that copy too,
-and a gradient in bf16 (megatron/core/fusions/fused_cross_entropy.py). torch.compile makes the gradient of two passes,
-for the first writes single elements, and a second fp32 tensor stands between them: softmax, that and the bf16 gradient
-are five tensors like the logits, which are gone by then, or four beside them. GPT models have dropout 0.1 unless told
-otherwise (`--hidden-dropout`, `--attention-dropout`); Transformer Engine keeps the narrow copy of a product's input.
+(megatron/core/tensor_parallel/cross_entropy.py). The fused loss (`--cross-entropy-loss-fusion`) makes that copy too,
+and a bf16 gradient (megatron/core/fusions/fused_cross_entropy.py). torch.compile splits this gradient into two passes,
+since the first writes single elements, with a second fp32 tensor between them. Softmax, that tensor and the bf16
+gradient are as large as five tensors of logits, or four if the logits count too: they are freed by then. GPT models
+have dropout 0.1 by default (`--hidden-dropout`, `--attention-dropout`). Transformer Engine saves the low-precision copy
+of a matmul's input.
+
 The workspaces are those of cuBLAS, Transformer Engine and random numbers: 0.1 GiB in 21 of its functional tests.
-Products that hide tensor parallelism have one of cuBLAS for each of 3 streams beside, those of experts one for each of
-4 (transformer_engine/pytorch/cpp_extensions/gemm.py, `get_cublas_workspace`); the host starts each of these in 33 us
-(Transformer Engine, pull request 3134: 0.267 ms for eight experts of 128 tokens on Blackwell, where one kernel for all
-takes 0.069). Its update copies gradients in bf16 to fp32 before it begins, but not those of its precision-aware
-optimizer, which alone has narrow moments (megatron/core/optimizer/distrib_optimizer.py,
+Matmuls that overlap with tensor-parallel transfers have another cuBLAS workspace for each of 3 streams, those of
+experts one for each of 4 (transformer_engine/pytorch/cpp_extensions/gemm.py, `get_cublas_workspace`). The host takes 33
+us to start an expert's matmul (Transformer Engine, pull request 3134: 0.267 ms for eight experts of 128 tokens on
+Blackwell, where one kernel for all takes 0.069). The optimizer update first copies bf16 gradients to fp32, except with
+the precision-aware optimizer, which alone has low-precision moments (megatron/core/optimizer/distrib_optimizer.py,
 `_copy_model_grads_to_main_grads`).
 """
 

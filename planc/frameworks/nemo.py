@@ -1,4 +1,4 @@
-"""NeMo: Megatron-Core; its launcher's configurations set `ub_tp_comm_overlap`."""
+"""NeMo: Megatron-Core, with `ub_tp_comm_overlap` set by its launcher's configurations."""
 
 from dataclasses import replace
 

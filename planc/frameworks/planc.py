@@ -1,4 +1,4 @@
-"""planc's own programs: every kernel and overlap is what a sentence says."""
+"""planc's own programs, in which sentences of the plan determine every kernel and overlap."""
 
 from planc.ir.policy import Policy
 

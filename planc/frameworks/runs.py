@@ -20,8 +20,7 @@ from planc.ir.plan import PASSES_KEYS, Plan
 
 @dataclass(frozen=True)
 class Decision:
-    """The words that frameworks support in one kind of sentence, such as schedules, dtypes or forms of
-    recomputation."""
+    """The words that some frameworks support in one kind of sentence, such as schedules or dtypes."""
 
     frameworks: tuple[str, ...]
     what: str
@@ -50,7 +49,7 @@ class Lack:
 
     @property
     def why(self) -> str:
-        """A clause that names the sentence, and says what the framework supports instead."""
+        """A clause for a message: it names the sentence, and says what the framework supports instead."""
         what = f"the schedule {self.word}" if self.row.what == "split" else f"`{sentence_of(self.cause)}`"
         return f"cannot run {what}: {self.row.why}"
 

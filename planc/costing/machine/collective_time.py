@@ -1,15 +1,15 @@
-"""Seconds of one collective over a group, from its bytes and the levels that the group crosses.
+"""Seconds of one collective over a group, from its bytes and the network levels that the group crosses.
 
-A buffer of B bytes over n members, of which D meet at a level, m in each unit below it:
+A buffer has B bytes, a group n members, and a unit (what a level connects, say a node) m of them:
 
-    gather, scatter   a ring carries B (n - 1) / n through the m ways out of a unit, at every level at once;
-                      hierarchical: a ring in each node, then one over the nodes: fewer messages, two phases;
-                      a tree: log2 of the nodes, but at a small message's share of the bandwidth
-    all-reduce        twice that; or B each way up a tree; or once through switches that add
-    all to all        each member sends B (n - m) / n out of its unit; on a torus what crosses the middle
+    gather, scatter   ring: B (n - 1) / n leave a unit over the uplinks of its m members, at all levels at once
+                      hierarchical: a ring in each node, then one over the nodes: fewer messages, two phases
+                      tree: log2 (nodes) messages in sequence, but at a small message's share of the bandwidth
+    all-reduce        a scatter and a gather; or B up a tree and down again; or once through switches that add
+    all to all        each member sends B (n - m) / n out of its unit; on a torus, the busiest link counts
     send, broadcast   B once
 
-The best of these counts, as the libraries choose by size. Sources: Thakur, Rabenseifner and Gropp 2005;
+The fastest of these counts, since libraries choose by size. Sources: Thakur, Rabenseifner and Gropp 2005;
 Chan et al. 2007 for tori and hierarchies; the public scaling book, gpus.md and sharding.md, for the tree of
 levels; NCCL's own model (src/graph/tuning.cc) for the latencies of rings and trees.
 """
@@ -58,8 +58,7 @@ def collective_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> floa
 
 
 def transfer_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
-    """Return the seconds of one call on the links, without the framework's launch. Measured rates are used if the
-    hardware file has a table of them.
+    """Return the seconds of one call on the links, without the launch, by measured rates if the hardware file has them.
 
     `buffer_bytes` is the larger of input and output on one device; `group` holds the levels that the group crosses.
 
@@ -104,8 +103,7 @@ def _curve_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
 def algorithm(op: NetworkOp, group: DeviceGroup, buffer_bytes: float = LARGE_BYTES) -> str:
     """Return the name of the algorithm that a collective is assumed to use: the fastest for this size.
 
-    `op` is the collective, `buffer_bytes` the larger of its input and output on one device, `group` the group. A group
-    of one device runs `none`.
+    `op` is the collective, `buffer_bytes` the larger of its input and output on a device. A `group` of one runs `none`.
 
     >>> [algorithm("all_reduce", nodes, size) for size in (1e3, 1e9)]
     ['tree', 'ring']
@@ -198,8 +196,7 @@ def ragged_all_to_all_s(token_bytes: float, choices: int, group: DeviceGroup) ->
 
 
 def latency_s(group: DeviceGroup) -> float:
-    """Return the latency (s) of the smallest collective over `group`: every hop inside a node or slice, and a tree over
-    the nodes.
+    """Return the latency (s) of the smallest collective over `group`: hops inside a node or slice, a tree over nodes.
 
     >>> f"{latency_s(nodes) * 1e6:.0f} us"  # 7 hops of 1 us inside, log2(4) of 5 us outside
     '17 us'
@@ -228,8 +225,8 @@ def _algorithms(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> Itera
 
 
 def _rings(buffer_bytes: float, group: DeviceGroup) -> Iterator[tuple[str, float]]:
-    """Yield the name and seconds of ring algorithms: one ring through all members, and rings node by node. The seconds
-    are of one pass: of a gather, of a scatter, or of either half of an all-reduce."""
+    """Yield the name and seconds of a ring gather or scatter (an all-reduce runs both): one ring through all members,
+    or one in each node and one between nodes."""
     far = _far(group)
     if len(group.levels) == 1 or not any(p.rings for p in _near(group)):
         ring_s = max(_part_s(buffer_bytes, p, group.size) for p in group.levels)
@@ -240,16 +237,14 @@ def _rings(buffer_bytes: float, group: DeviceGroup) -> Iterator[tuple[str, float
 
 
 def _gather_trees(buffer_bytes: float, group: DeviceGroup) -> Iterator[tuple[str, float]]:
-    """Yield the name and seconds of a gather or scatter along a tree of nodes, which is fastest only for small
-    messages."""
+    """Yield the name and seconds of a gather or scatter along a tree of nodes, the fastest for small messages."""
     if far := _far(group):
         slow_s = max(_part_s(buffer_bytes, p, group.outside) for p in far) / SLOWEST_SHARE
         yield "tree", _inside_s(buffer_bytes, group) + slow_s + _tree_latency_s(far)
 
 
 def _all_reduces(buffer_bytes: float, group: DeviceGroup) -> Iterator[tuple[str, float]]:
-    """Yield the name and seconds of an all-reduce up a tree of nodes and down again, and of one in which the switches
-    add."""
+    """Yield the name and seconds of a tree all-reduce and, if the switches can add, of an in-network reduction."""
     if _far(group):
         far = 0.5 if group.outside == 2 else 1.0  # of two nodes each is the root of one of the two trees
         near = 1 - (1 - far) / group.inside
@@ -271,24 +266,22 @@ def _far(group: DeviceGroup) -> list[GroupLevel]:
 
 
 def _inside_s(buffer_bytes: float, group: DeviceGroup) -> float:
-    """Return the seconds of one pass inside each node, latency included: the levels run one after the other."""
+    """Return the seconds of a gather or scatter inside each node, latency included. Its levels run in sequence."""
     return sum(_part_s(buffer_bytes, p, p.members) + _hops(p) * p.latency_s for p in _near(group))
 
 
 def _part_s(buffer_bytes: float, level: GroupLevel, members: float) -> float:
-    """Return the seconds of one pass of a ring of `members` at one level, without latency. A member receives the whole
-    buffer except its own part."""
+    """Return the seconds of a ring gather or scatter of (n - 1) / n of the buffer at one level, without latency."""
     moved = buffer_bytes * (1 - 1 / members) / level.below
     return _move_s(moved * imbalance(level.rings) if len(level.rings) > 1 else moved, level)
 
 
 @lru_cache(maxsize=1024)
 def imbalance(rings: tuple[Ring, ...]) -> float:
-    """Return the ratio of a gather's seconds over several torus `rings` to those with all rings always busy.
+    """Return the seconds of a gather over several torus `rings`, divided by the seconds if no ring were ever idle.
 
-    Parts of the buffer traverse the dimensions in different orders. In any order, a set of dimensions carries at least
-    what it would if it were first, (its members - 1) of all members' parts. A short ring of fast links therefore cannot
-    relieve a long ring of slow links enough.
+    Parts of the buffer traverse the dims in different orders. In every order, dims of n members together carry at least
+    the shares of n - 1 members. The fast links of a short ring therefore cannot relieve a long, slow ring enough.
 
     >>> from planc.costing.machine.topology import Ring
     >>> imbalance((Ring(4, wrapped=True), Ring(8, wrapped=True)))
@@ -308,21 +301,21 @@ def _ring_name(group: DeviceGroup) -> str:
 
 
 def _move_s(device_bytes: float, level: GroupLevel) -> float:
-    """Return the seconds for one device to send `device_bytes` at `level`. Small messages are slower than the peak: a
-    message achieves size / (size + `half_bytes`) of it, but never less than the slow protocol does."""
+    """Return the seconds for one device to send `device_bytes` at `level`. A message of s bytes achieves s / (s +
+    `half_bytes`) of the bandwidth, and at least `SLOWEST_SHARE` of it."""
     return (device_bytes + min(level.half_bytes, (1 / SLOWEST_SHARE - 1) * device_bytes)) / level.bytes_per_s
 
 
 def _reduced_s(buffer_bytes: float, group: DeviceGroup) -> float:
-    """Return the seconds of an all-reduce up a tree and down again, if all levels work at the same time. Switches that
-    add numbers receive the buffer once, others twice."""
+    """Return the seconds of an in-network all-reduce, with all levels at work at the same time. A level whose switches
+    do not add carries the buffer twice."""
     each = [_move_s(buffer_bytes / p.below, p) * (1 / p.reduction if p.reduction else 2) for p in group.levels]
     return max(each) + 2 * latency_s(group)
 
 
 def _exchange_s(buffer_bytes: float, level: GroupLevel, group: DeviceGroup) -> float:
-    """Return the seconds of an all-to-all at one level, without latency: of the bytes that leave a unit, or on a torus
-    of the bytes on the busiest link."""
+    """Return the seconds of an all-to-all at one level, without latency. They are those of the bytes that leave a
+    device's unit (such as its node) or, on a torus, that cross the busiest link."""
     if not level.rings:
         return _move_s(buffer_bytes * (1 - level.below / group.size), level)
     inside = buffer_bytes * level.below * level.members / group.size
@@ -331,20 +324,20 @@ def _exchange_s(buffer_bytes: float, level: GroupLevel, group: DeviceGroup) -> f
 
 
 def _sent_to_all_s(buffer_bytes: float, level: GroupLevel, group: DeviceGroup) -> float:
-    """Return the seconds of an all-to-all at one level in the limit of many members, without latency."""
+    """Return `_exchange_s` in the limit of many members: all bytes leave the unit. A torus has no such limit."""
     return _exchange_s(buffer_bytes, level, group) if level.rings else buffer_bytes / level.bytes_per_s
 
 
 def _once_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
-    """Return the seconds to send the buffer as one message from each member to the next. On a torus, a broadcast
+    """Return the seconds of a send or broadcast: one message from each member to the next. On a torus, a broadcast
     divides the buffer over the rings."""
     sent_s = max(_move_s(buffer_bytes, p) * p.bytes_per_s / _message_bytes_per_s(op, p) for p in group.levels)
     return sent_s + (latency_s(group) if op == "broadcast" else group.levels[-1].latency_s)
 
 
 def _message_bytes_per_s(op: NetworkOp, level: GroupLevel) -> float:
-    """Return the bytes per second of one message at `level`. Messages that leave a unit share the uplinks of a host,
-    and each uses one link."""
+    """Return the bandwidth (bytes/s) of one message at `level`: that of one link or of its host's uplinks together,
+    whichever is lower, and at least a device's share."""
     rate = max(level.bytes_per_s, min(level.unit_bytes_per_s / level.hosts, level.message_bytes_per_s))
     if op == "broadcast" or not level.rings:
         return rate
@@ -360,8 +353,7 @@ def _hops(level: GroupLevel) -> float:
 
 
 def _ring_latency_s(levels: Sequence[GroupLevel]) -> float:
-    """Return the latency (s) of one ring through all members: the n - 1 steps, each with the latency of the level that
-    it crosses."""
+    """Return the latency (s) of a ring through all members: n - 1 steps, each with the latency of its level."""
     total, outside = 0.0, 1.0
     for p in reversed(levels):
         total += _hops(p) * outside * p.latency_s

@@ -1,4 +1,4 @@
-"""The network levels of a device group: in closed form, or from the links of a machine described as a graph."""
+"""Groups of devices with the network levels that they span, in closed form or from a graph of links."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from planc.ir.mesh import Mesh
 
 
 def device_group(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> DeviceGroup:
-    """Return the levels of the machine that a group of devices spans, innermost first.
+    """Return the group of devices along `axes`, with the network levels that it spans, innermost first.
 
     Args:
         mesh: the mesh, whose innermost axis fills a node first.
-        cluster: the machine.
-        axes: axes of the mesh, or of one of its views, that the group runs over.
+        cluster: the machine. One that is described as a graph is routed link by link.
+        axes: axes of the mesh, or of one of its views (other factorizations of some mesh axes).
 
     >>> group = device_group(plan.mesh, plan.cluster, ("fsdp", "tp"))  # mesh pp 4 > fsdp 16 > tp 8, nodes of 8
     >>> group.size, group.level, [(p.name, p.members) for p in group.levels]

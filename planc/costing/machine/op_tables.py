@@ -2,7 +2,7 @@
 
 Between measured sizes the logarithm of the rate is interpolated linearly in the logarithm of each length (multilinear
 over the grid). If the table's seconds increase with every length, so do the interpolated ones. Outside the grid, the
-cost model's curve is scaled to match the nearest measured point. No rate of a chip exceeds its peak.
+cost model's curve is scaled to match the nearest measured point. Compute and memory rates never exceed the peak.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def table_s(
     """Return the seconds of one op by its table of measured rates.
 
     Args:
-        table: the measured rates.
+        table: the measured rates, as shares of `units_per_s`.
         sizes: the lengths of the op, in the order of the table's.
         work: FLOPs or bytes of the op, as a function of its lengths.
         curve_s: seconds by the cost model's curve, as a function of the lengths.
-        units_per_s: the FLOP/s or bytes/s to which the table's shares refer.
-        capped: false for collectives, whose rate may exceed a link's.
+        units_per_s: the declared FLOP/s or bytes/s.
+        capped: True limits the rate to `units_per_s`. False for collectives, whose rate may exceed a link's.
 
     >>> from planc.ir.op_tables import OpTable
     >>> stream = OpTable(op="stream", sizes=((1024,), (4096,)), shares=(0.1, 0.4))

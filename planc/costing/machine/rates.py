@@ -10,8 +10,7 @@ from planc.ir.hardware import Chip
 
 
 def memory_bytes_per_s(chip: Chip) -> float:
-    """Return the achieved memory bandwidth of one device of `chip` (bytes/s): the data sheet's, divided by the chip's
-    devices, times its efficiency.
+    """Return the memory bandwidth (bytes/s) of one device of `chip`: its share of the data sheet's, times efficiency.
 
     >>> f"{memory_bytes_per_s(h100) / 1e12} TB/s"
     '3.35 TB/s'
@@ -32,8 +31,7 @@ def rated_dtype(chip: Chip, dtype: str) -> str:
 
 
 def peak_flops_per_s(chip: Chip, dtype: str) -> float:
-    """Return the dense peak (FLOP/s) of the whole `chip` in `dtype`. If the chip does not support `dtype`, it is the
-    peak of the dtype that replaces it (`rated_dtype`).
+    """Return the dense peak (FLOP/s) of the whole `chip` in `dtype`, or in the dtype that replaces it (`rated_dtype`).
 
     >>> peak_flops_per_s(h100, "bf16"), peak_flops_per_s(h100, "float4")
     (989000000000000.0, 1979000000000000.0)

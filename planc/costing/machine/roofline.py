@@ -35,8 +35,7 @@ def peak(chip: Chip, dtype: str = "bf16") -> float:
 
 
 def chip_intensity(chip: Chip, dtype: str = "bf16") -> float:
-    """Return the FLOPs per byte of device memory at which a matmul in `dtype` takes as long on `chip` as its memory
-    traffic.
+    """Return the FLOPs per byte of device memory at which a matmul in `dtype` takes as long as its memory traffic.
 
     >>> round(chip_intensity(h100))
     295
@@ -45,11 +44,10 @@ def chip_intensity(chip: Chip, dtype: str = "bf16") -> float:
 
 
 def critical_tokens(chip: Chip, dtype: str = "bf16", weights: str = "") -> float:
-    """Return the tokens at which a matmul takes as long on `chip` as reading its weights from device memory: 2 FLOPs
-    per weight.
+    """Return the tokens per device at which a matmul takes as long on `chip` as reading its weights from device memory.
 
-    `dtype` is that of the matmuls, `weights` that of the stored weights; "" is the same one. Source: public scaling
-    book, roofline.md, questions 1 and 2.
+    A token takes 2 FLOPs per weight. `dtype` is the dtype of the matmuls, `weights` that of the stored weights ("":
+    also `dtype`). Source: public scaling book, roofline.md, questions 1 and 2.
 
     >>> round(critical_tokens(h100)), round(critical_tokens(h100, "bf16", "float8"))
     (295, 148)
@@ -85,8 +83,7 @@ def stream_s(read_bytes: float, chips: int, chip: Chip, source: Literal["memory"
 
 
 def link_intensity(cluster: Cluster, group: DeviceGroup, dtype: str = "bf16") -> float:
-    """Return the FLOPs per byte gathered over `group`, in the limit of many members: compute rate of `cluster`'s device
-    in `dtype` times seconds per byte.
+    """Return the FLOPs that a device of `cluster` executes in `dtype` while a large `group` gathers one byte.
 
     >>> round(link_intensity(h100_node, node))  # 989e12 / 450e9
     2198
@@ -105,8 +102,8 @@ def critical_tokens_per_device(
     Args:
         cluster: the machine, for the compute rate of one device.
         group: the group that gathers and reduces the weights.
-        divided: shards of the weights over other axes; each device then moves only its shard.
-        exact: counts (n - 1) / n of the buffer instead of all of it.
+        divided: number of shards of the weights over other axes; each device then transfers only its shard.
+        exact: True counts (n - 1) / n of the buffer for n members, False all of it.
         dtype: dtype of the matmuls.
 
     >>> round(critical_tokens_per_device(h100_node, node))  # 989e12 / 450e9
@@ -119,8 +116,7 @@ def critical_tokens_per_device(
 def critical_batch_tokens(
     cluster: Cluster, group: DeviceGroup, *, divided: int = 1, exact: bool = False, dtype: str = "bf16"
 ) -> float:
-    """Return the smallest batch (tokens) that is compute-bound on the group `group` and the axes that shard the
-    weights.
+    """Return the smallest batch (tokens) that is compute-bound, on `divided` times as many devices as `group` has.
 
     Arguments as for `critical_tokens_per_device`: `divided` is the number of shards of the weights by other axes.
 
@@ -138,8 +134,8 @@ def largest_tp(cluster: Cluster, group: DeviceGroup, ffn: float, *, exact: bool 
     """Return the degree of tensor parallelism, over links like those of `group`, up to which a layer of feed-forward
     width `ffn` is compute-bound.
 
-    If `exact` is True, only (Y - S) / Y of the buffer crosses the level at degree Y, for units of S devices; otherwise
-    the whole buffer does.
+    If `exact` is True, traffic between the S devices below the slowest level (a node's, say) is left out: (Y - S) / Y
+    of the buffer crosses that level at degree Y. Otherwise the whole buffer does.
 
     >>> round(largest_tp(h100_node, node, ffn=28672), 1)
     13.0
@@ -154,11 +150,10 @@ def largest_tp(cluster: Cluster, group: DeviceGroup, ffn: float, *, exact: bool 
 def critical_tokens_fsdp_tp(
     cluster: Cluster, fsdp: DeviceGroup, tp: DeviceGroup, ffn: float, dtype: str = "bf16"
 ) -> float:
-    """Return the tokens per device above which FSDP and tensor parallelism, in their best combination, are
-    compute-bound.
+    """Return the tokens per device above which FSDP with the best degree of tensor parallelism is compute-bound.
 
-    The weights' transfers decrease with the degree of tensor parallelism and the activations' increase; in the best
-    combination both take as long: 4 x intensity over `fsdp` x intensity over `tp` / `ffn`, the feed-forward width.
+    A higher degree transfers fewer weights and more activations. At the best degree both take equally long, and the
+    result is 4 x intensity over `fsdp` x intensity over `tp` / `ffn`, the feed-forward width (`link_intensity`).
 
     >>> round(critical_tokens_fsdp_tp(h100_node, node, node, ffn=28672))
     674
@@ -170,10 +165,10 @@ def critical_tokens_fsdp_tp(
 
 
 def critical_expert_ffn(cluster: Cluster, group: DeviceGroup, experts: int, choices: int, dtype: str = "bf16") -> float:
-    """Return the expert width above which expert parallelism over `experts` devices is compute-bound.
+    """Return the expert width F above which expert parallelism over `experts` devices is compute-bound.
 
-    A token takes 4 k D F FLOPs in its k experts (`choices`) and sends D values there and back, to at most k x S /
-    experts of the units of S devices at a level, and to all but its own.
+    A token of D values takes 4 k D F FLOPs in its k experts (`choices`). It is sent to each unit of S devices (a node,
+    say) that holds one of them, at most k S / `experts` of the units, and back; its own unit costs nothing.
 
     >>> round(critical_expert_ffn(h100_node, nodes, experts=32, choices=4))
     14835

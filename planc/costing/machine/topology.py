@@ -23,8 +23,7 @@ from planc.ir.op_tables import OpTable
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A group's members along one torus dim. Neighbouring members are `stride` chips apart, with other groups in
-    between."""
+    """A group's members along one torus dim. Neighbours are `stride` chips apart, with other groups in between."""
 
     size: int
     wrapped: bool
@@ -34,8 +33,7 @@ class Ring:
 
     @property
     def links(self) -> float:
-        """The number of links whose bandwidth one group has. A bidirectional ring has two. Groups that share the links
-        divide them.
+        """Number of links that one group has: 2 on a bidirectional ring, else 1, divided by the groups that share them.
 
         >>> Ring(4, wrapped=True).links, Ring(4, wrapped=False, stride=2).links
         (2.0, 0.5)
@@ -53,10 +51,10 @@ class Ring:
 
     @property
     def crossing(self) -> float:
-        """The share of one member's buffer that the busiest link carries in an all-to-all.
+        """Bytes on the busiest link in an all-to-all, as a multiple of one member's buffer.
 
-        Around a bidirectional ring, the mean distance is size / 4, over 2 links per member; in one direction, (size -
-        1) / 2; on a line, each half sends half of its data through the middle (public scaling book, sharding.md).
+        The mean distance is size / 4 around a bidirectional ring, over 2 links per member, and (size - 1) / 2 in one
+        direction. On a line, half of each half's data crosses the middle (public scaling book, sharding.md).
 
         >>> Ring(8, wrapped=True).crossing, Ring(8, wrapped=False).crossing
         (1.0, 2.0)
@@ -68,9 +66,9 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class GroupLevel:
-    """One level that a group spans: it connects `members` units of `below` members each.
+    """One level (network tier) that a group spans. It connects `members` units with `below` devices of the group each.
 
-    `bytes_per_s` is one way, per device, when all devices of a unit send at once, with the efficiency included.
+    `bytes_per_s` is a device's bandwidth in one direction when all devices of a unit send at once, efficiency included.
     """
 
     name: str
@@ -144,7 +142,7 @@ class RoutedAlgorithm(NamedTuple):
         return RoutedAlgorithm(self.name, n * self.s_per_byte, n * self.latency_s, self.link, n * self.half_s, loads)
 
     def then(self, other: RoutedAlgorithm, name: str) -> RoutedAlgorithm:
-        """Return this algorithm followed by `other`, called `name`; the link that sends longer is the busiest.
+        """Return this algorithm and then `other`, as one called `name`. Its busiest link is that of the slower one.
 
         >>> RoutedAlgorithm("ring", 1e-9, 0, "a-b").then(RoutedAlgorithm("ring", 3e-9, 0, "b-c"), "hierarchical").link
         'b-c'
@@ -155,7 +153,7 @@ class RoutedAlgorithm(NamedTuple):
 
 
 class GroupRoutes(Protocol):
-    """The routes of one group of devices on a machine's graph."""
+    """The paths of one group's collectives through a machine that is described as a graph of links."""
 
     @property
     def outside(self) -> int:
@@ -163,7 +161,7 @@ class GroupRoutes(Protocol):
 
     @property
     def call_s(self) -> float:
-        """The framework's own seconds per call over this group."""
+        """Seconds of framework overhead per call over this group."""
 
     def algorithms(self, op: NetworkOp) -> tuple[RoutedAlgorithm, ...]:
         """Return every algorithm for `op` over the group; none for a group of one device."""
@@ -200,27 +198,26 @@ class DeviceGroup:
 
     @property
     def call_s(self) -> float:
-        """The framework's own seconds per call over this group: the largest of those of its levels."""
+        """Seconds of framework overhead per call over this group: the largest of its levels'."""
         return max((p.call_s for p in self.levels), default=0.0)
 
     def efficiency(self, op: str) -> float:
-        """Return the share of the curve's bandwidth that the collective `op` achieves, by the outermost level that
-        specifies one; 1 if none does."""
+        """Return the share of the modelled bandwidth that `op` achieves at the outermost level that has one; else 1."""
         return next((share for p in reversed(self.levels) for name, share in p.op_efficiency if name == op), 1.0)
 
     @property
     def slowest(self) -> GroupLevel | None:
-        """The bottleneck level of a gather, which saturates first. None for a group of one device."""
+        """The level that limits a gather; None for a group of one device."""
         return max(self.levels, key=lambda p: (1 - 1 / p.members) / p.unit_bytes_per_s, default=None)
 
 
 def tower_group(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> DeviceGroup:
-    """Return the levels of a tower or torus that a group of devices spans, in closed form, innermost first.
+    """Return the group of devices along `axes`, in closed form, with its levels of a tree or torus, innermost first.
 
     Args:
         mesh: the mesh, whose innermost axis fills a node first.
         cluster: the machine.
-        axes: axes of the mesh, or of one of its views, that the group runs over.
+        axes: axes of the mesh, or of one of its views (other factorizations of some mesh axes).
 
     >>> group = tower_group(plan.mesh, plan.cluster, ("fsdp", "tp"))  # mesh pp 4 > fsdp 16 > tp 8, nodes of 8
     >>> group.size, group.level, [(p.name, p.members) for p in group.levels]
@@ -239,8 +236,7 @@ def tower_group(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> DeviceGr
 
 
 def ring_group(ring: Ring, link_bytes_per_s: float, latency_s: float = 0.0) -> DeviceGroup:
-    """Return the group of one torus dim, `ring`, with links of `link_bytes_per_s` in each direction and a latency of
-    `latency_s` per hop.
+    """Return the group of one torus dim, `ring`, with `link_bytes_per_s` in each direction and `latency_s` per hop.
 
     >>> ring_group(Ring(4, wrapped=True), link_bytes_per_s=50e9).levels[0].bytes_per_s  # both ways round
     100000000000.0
@@ -250,11 +246,10 @@ def ring_group(ring: Ring, link_bytes_per_s: float, latency_s: float = 0.0) -> D
 
 
 def units_crossed(axis: Axis, width: int, devices: int) -> int:
-    """Return the number of blocks of `width` consecutive ranks that the worst group along `axis` touches, out of all
-    `devices`.
+    """Return the number of units (nodes, say) of `width` consecutive ranks that the worst group along `axis` touches.
 
-    Groups are consecutive, `size * stride` ranks each. If that does not divide `width`, some group straddles a block
-    boundary.
+    Of `devices` ranks, a group lies within `size * stride` consecutive ones. If that does not divide `width`, some
+    group straddles a boundary.
 
     >>> from planc.ir.mesh import Axis
     >>> units_crossed(Axis(name="tp", size=8, stride=1), 8, 64), units_crossed(Axis(name="tp", size=6, stride=1), 8, 48)
@@ -282,8 +277,8 @@ def _merged(used: tuple[Axis, ...]) -> list[Axis]:
 
 
 def _units(cluster: Cluster, devices: int) -> list[tuple[GroupLevel, int]]:
-    """Return each level of the machine, innermost first, with the number of devices in one of its units: a chip, a
-    node, the nodes under one switch. The group's members are not set yet."""
+    """Return each level of the machine, innermost first, with the number of devices that it connects: those of a chip,
+    of a node, or under one switch. Both `members` and `below` are set later."""
     chip, link = cluster.chip, cluster.link
     found: list[tuple[GroupLevel, int]] = []
     if chip.devices > 1:
@@ -328,8 +323,7 @@ def _network_level(cluster: Cluster, level: Level, devices: int) -> GroupLevel:
 
 
 def _reduction(gain: float, units: float) -> float:
-    """Return how many bytes are all-reduced per byte that a unit can send. `gain` is the measured gain over a ring of
-    all `units`; 0 if there is no gain.
+    """Return the bytes all-reduced per byte that a unit can send, from the `gain` over a ring of all `units`, if any.
 
     The switches receive the buffer once from each unit, for any number of them; a ring of n sends 2 (n - 1) / n of it.
     Eight H200 all-reduce 270 GB/s in their switches and five 259 GB/s, while the ring's bus bandwidth stays at 365 GB/s
@@ -342,15 +336,13 @@ def _reduction(gain: float, units: float) -> float:
 
 
 def _on_torus(level: GroupLevel, rings: tuple[Ring, ...]) -> GroupLevel:
-    """Return `level` as the level of a torus whose `rings` a gather uses all at once. A group without rings, since it
-    matches no dim, is one line."""
+    """Return `level` with torus `rings`, all of which a gather uses at once. A group on no dim counts as one line."""
     rings = rings or (Ring(max(2, round(level.members)), False),)
     return replace(level, rings=rings, bytes_per_s=level.bytes_per_s * sum(r.links for r in rings))
 
 
 def _rings(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> tuple[Ring, ...]:
-    """Return the torus rings of a group over `axes`, one for each torus dim. If several axes lie on one dim, they form
-    one ring."""
+    """Return the torus rings of a group over `axes`, one for each torus dim: several axes on one dim form one ring."""
     placed = torus_dims(mesh, cluster, axes)
     by_dim: dict[int, Ring] = {}
     for axis in axes:
@@ -366,10 +358,10 @@ def _joined_rings(one: Ring, other: Ring, cluster: Cluster, dim: int) -> Ring:
 
 
 def torus_dims(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...] = ()) -> dict[str, tuple[tuple[int, Ring], ...]]:
-    """Return the torus dims that each axis uses, by axis: the index of each dim, and the axis's ring on it.
+    """Return, for each axis, the torus dims that it uses: the index of each dim, and the axis's ring on it.
 
-    Innermost axes are placed first. An axis prefers dims whose lengths multiply to its size; otherwise it takes a part
-    of a longer dim: the inner part is a line, the outer part a ring whose groups share the links.
+    Innermost axes are placed first. An axis takes whole dims if their lengths multiply to its size. Otherwise it takes
+    parts of longer dims: the inner part of a dim is a line, the outer part a ring whose links several groups share.
 
     Args:
         mesh: the mesh whose axes are placed.
@@ -399,7 +391,7 @@ def torus_dims(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...] = ()) -> dict
 
 @dataclass
 class _FreeDimension:
-    """The unassigned remainder of one torus dim."""
+    """The part of a torus dim that no axis uses yet."""
 
     dim: int
     length: int
@@ -407,7 +399,7 @@ class _FreeDimension:
     wrapped: bool
 
     def take(self, size: int) -> Ring:
-        """Return the next `size` members: a ring if they complete the dim."""
+        """Assign the next `size` members, and return their ring. It wraps around only if it completes the dim."""
         inner = self.length // self.left
         self.left //= size
         return Ring(size, self.wrapped and self.left == 1, inner)
@@ -442,8 +434,7 @@ def _whole_dimensions(free: list[_FreeDimension], size: int) -> list[_FreeDimens
 
 
 def _rings_of_size(free: list[_FreeDimension], size: int) -> list[tuple[int, Ring]]:
-    """Return a ring on each of the remaining dims that `size` members take, with the dim's index. The shortest dims are
-    taken first."""
+    """Assign `size` members to parts of the `free` dims, the shortest first. Return each dim's index and ring."""
     used: list[tuple[int, Ring]] = []
     for dim in list(free):
         if size <= 1:
@@ -460,8 +451,7 @@ def _rings_of_size(free: list[_FreeDimension], size: int) -> list[tuple[int, Rin
 
 
 def at_peak(cluster: Cluster, *, latency: bool = False) -> Cluster:
-    """Return the machine at its data-sheet rates: every efficiency 1, no launches and, unless `latency` is True, no
-    latency.
+    """Return the machine at its data-sheet rates: efficiencies 1, no launches and, without `latency`, no latencies.
 
     Args:
         cluster: the machine as its hardware file describes it.
@@ -493,10 +483,10 @@ def at_peak(cluster: Cluster, *, latency: bool = False) -> Cluster:
 
 
 def injection_bytes_per_s(cluster: Cluster, level: str) -> float:
-    """Return the bytes per second that the units of one `level` of `cluster` together can send into it, one way.
+    """Return the bytes per second that all units of one `level` of `cluster` can send at once, in one direction.
 
-    The innermost level's units are the chips of a node; a network level's are the nodes of the cluster below it, which
-    may fill only a part of it. Raises ValueError for a level that the cluster does not have.
+    Units of the innermost level are the chips of a node. Units of a network level are the nodes below it, of which the
+    cluster may have only some. Raises ValueError for a level that the cluster does not have.
 
     >>> injection_bytes_per_s(h100_node, h100_node.link.name) / 1e12  # 8 x 450 GB/s
     3.6
@@ -513,8 +503,7 @@ def injection_bytes_per_s(cluster: Cluster, level: str) -> float:
 
 
 def bisection_bytes_per_s(cluster: Cluster, level: str) -> float:
-    """Return the bytes per second between two halves of the units of one `level` of `cluster`, both directions
-    together.
+    """Return the bisection bandwidth (bytes/s) of one `level` of `cluster`, both directions together.
 
     Raises ValueError for a level that the cluster does not have.
 
@@ -526,11 +515,9 @@ def bisection_bytes_per_s(cluster: Cluster, level: str) -> float:
 
 
 def switches(cluster: Cluster) -> int:
-    """Return the number of switches of the whole `cluster`: those inside nodes, and a folded Clos of the network's
-    levels.
+    """Return the number of switches in `cluster`: those inside nodes, and a folded Clos with the network's levels.
 
-    Below the top, half of a switch's ports go down and half up; at the top all go down. Source: public scaling book,
-    gpus.md.
+    Half of a switch's ports go up, except at the top. Source: public scaling book, gpus.md.
 
     >>> switches(plan.cluster)
     280
@@ -550,7 +537,7 @@ def switches(cluster: Cluster) -> int:
 
 
 def replicas(mesh: Mesh, axes: tuple[str, ...]) -> int:
-    """Return the number of replicas in the mesh of an array sharded over `axes`.
+    """Return the number of replicas in `mesh` of an array that is sharded over `axes`.
 
     >>> replicas(plan.mesh, ("tp",))  # mesh pp 4 > fsdp 16 > tp 8
     64

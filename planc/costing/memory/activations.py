@@ -25,11 +25,10 @@ two, since it keeps the head's whole gradient until the final sum."""
 
 @dataclass(frozen=True, slots=True)
 class Replays:
-    """Bytes that a backward needs for a while, in addition to saved activations: in `blocks` the recomputed tensors of
-    one block, by its kind, and in `loss` the workspace of the loss. `logits` are the saved logits.
+    """Temporary bytes of the backward: in `blocks` the recomputed tensors of one block, by kind of block, and in `loss`
+    the workspace of the loss. `logits` are the saved logits.
 
-    XLA compiles one program and may keep the recomputed tensors and the workspace alive at the same time. `together` is
-    True in this case, and both are added.
+    If `together` is True, the tensors and the workspace may exist at the same time, as in XLA, and both are added.
     """
 
     blocks: dict[Section, float]
@@ -39,8 +38,7 @@ class Replays:
 
 
 def replays_of(sharded: Sharded) -> Replays:
-    """Return the bytes that the backward of a block and the backward of the loss need for a while, if tensors are
-    recomputed as the plan in `sharded` says.
+    """Return the temporary bytes of a block's and of the loss's backward, with the recomputation of `sharded`'s plan.
 
     >>> replays = replays_of(sharded)
     >>> replays.blocks["block"] / 2**20, replays.loss / 2**20  # MiB
@@ -52,11 +50,10 @@ def replays_of(sharded: Sharded) -> Replays:
 
 
 def replay_buffers(replays: Replays, sections: Container[Section]) -> tuple[float, float]:
-    """Return two numbers of bytes that are needed for a while on a rank with `sections`: in the backward of the last
-    block, and in the backward of the loss.
+    """Return the temporary bytes of the last block's and of the loss's backward, on a rank with `sections`.
 
-    The first number is the recomputed tensors of a block, less the logits, which are free by then. `replays` comes from
-    `replays_of`.
+    A rank with a loss frees the logits before the block's backward, so they are subtracted from the first number.
+    `replays` comes from `replays_of`; if it says `together`, the first number is the sum of both and the second 0.
 
     >>> replay_buffers(Replays({"block": 6.0}, logits=2.0, loss=8.0, together=False), {"block", "last"})
     (4.0, 8.0)
@@ -87,10 +84,10 @@ def _logits(sharded: Sharded) -> float:
 
 
 def loss_bytes(sharded: Sharded) -> float:
-    """Return the bytes that the loss's backward needs in addition to the saved logits. For a compiled loss, the
-    framework's policy gives the number of copies of the logits. A loss in one kernel needs at most one fp32 tensor of
-    the logits' shape. Any other loss needs `LOSS_COPIES` tensors of this shape, since its ops run one by one. `sharded`
-    holds the layouts and the policy.
+    """Return the bytes that the loss's backward needs in addition to the saved logits.
+
+    The framework's policy in `sharded` says what a compiled or fused loss needs. A loss whose ops run one by one needs
+    `LOSS_COPIES` fp32 tensors of the logits' shape.
 
     >>> loss_bytes(sharded) == 4 * 4 * 8192 * 128256 / 8  # four fp32 tensors of a sequence's logits, over tp 8
     True
@@ -111,8 +108,8 @@ def loss_bytes(sharded: Sharded) -> float:
 
 
 def saved_by_section(sharded: Sharded) -> dict[Section, float]:
-    """Return the bytes that one microbatch saves on a device for its backward, for one copy of each section of
-    `sharded`'s model.
+    """Return the bytes that a device saves of one microbatch for the backward, for one copy of each section of
+    `sharded`'s model (`first`, each kind of block, `last`).
 
     >>> {section: size / 2**20 for section, size in saved_by_section(sharded).items()}  # MiB
     {'block': 476.0, 'first': 0.0625, 'last': 394.5625}
@@ -122,15 +119,14 @@ def saved_by_section(sharded: Sharded) -> dict[Section, float]:
 
 
 def _saved_of_block(sharded: Sharded, kind: Section) -> float:
-    """Return the bytes that one block saves for its backward. If only some layers are recomputed, it is the mean over
-    layers."""
+    """Return the bytes that one block saves for its backward: the mean over layers, if only some are recomputed."""
     every = sharded.plan.recompute.every
     some = _block_saved(sharded, kind)
     return some if every == 1 else (some + (every - 1) * _block_saved(sharded, kind, everything=True)) / every
 
 
 def _block_saved(sharded: Sharded, kind: Section, *, everything: bool = False) -> float:
-    """Return the bytes that one block saves for one microbatch. With `everything` nothing is recomputed."""
+    """Return the bytes that one block saves for one microbatch. With `everything`, nothing is recomputed."""
     kept = saved_without_recompute(sharded.model, kind) if everything else replay(sharded.plan, kind).saved
     saved, away = _saved_bytes(sharded, kind), sharded.plan.offloaded
     again: Container[str] = () if everything else replay(sharded.plan, kind).ops
@@ -142,9 +138,8 @@ def _block_saved(sharded: Sharded, kind: Section, *, everything: bool = False) -
 
 
 def _beside_losses(sharded: Sharded, kind: Section) -> float:
-    """Return the bytes that the loss of a multi-token-prediction module keeps until its backward, in addition to its
-    logits. That is one fp32 tensor of the logits' size. It is nothing if the loss is one kernel that returns its
-    gradient, and what the framework's policy says if the loss is compiled."""
+    """Return the bytes besides the logits that the loss of a multi-token-prediction module keeps until its backward:
+    one fp32 tensor of their size, or what the framework's policy says."""
     losses = [o for o in sharded.ops[kind] if o.op.kind == "loss"]
     if not losses:
         return 0.0
@@ -157,8 +152,7 @@ def _beside_losses(sharded: Sharded, kind: Section) -> float:
 
 
 def _saved_outputs(sharded: Sharded, kind: Section, again: Container[str]) -> tuple[str, ...]:
-    """Return the outputs of recomputed ops (`again`) that other ops of the block save. They count only if the
-    framework's checkpoint function keeps the outputs of these ops."""
+    """Return the outputs of recomputed ops (`again`) that other ops save, if the framework's checkpoint keeps them."""
     keeping = sharded.stack.policy.keeps_outputs
     ops = [o.op for o in sharded.ops[kind]]
     made = {op.output for op in ops if op.name in again and op.name in keeping}
@@ -194,19 +188,17 @@ def _section_saved(sharded: Sharded, section: str) -> float:
 
 @cached_on(lambda sharded, section: (sharded.plan.cache, section))
 def _saved_bytes(sharded: Sharded, section: str) -> dict[str, float]:
-    """Return the bytes of each tensor of `section` if it is saved. Its layout is the one in which its consumer uses it,
-    possibly gathered."""
+    """Return the bytes of each tensor of `section` if it is saved, in the layout in which its consumer reads it."""
     names = dict.fromkeys(name for o in sharded.ops[section] for name in (*o.op.inputs, o.op.output, *o.op.saves))
     return {name: saved_tensor_bytes(sharded, name, section) * _narrow_factor(sharded, section, name) for name in names}
 
 
 @cached_on(lambda sharded, section, name: (sharded.layout_cache, (name, section)))
 def _narrow_factor(sharded: Sharded, section: str, name: str) -> float:
-    """Return the factor on the bytes of tensor `name`. It is below 1 if the tensor is saved only in low precision: for
-    matmuls with a scale per tile, or to recompute their inputs.
+    """Return the factor on the bytes of tensor `name`: below 1 if it is saved in low precision, else 1.
 
-    DeepSeek-AI 2024, "DeepSeek-V3" (arXiv 2412.19437), section 3.3.3. Other recipes cast again in the backward and save
-    their input in the compute dtype.
+    Matmuls with a scale per tile save their input in low precision, and so do elementwise ops before them (DeepSeek-AI
+    2024, "DeepSeek-V3", arXiv 2412.19437, section 3.3.3). Other recipes save the compute dtype and cast again.
     """
     savers = [o.op for o in sharded.ops[section] if name in o.op.saves]
     dtypes = {_tiled(sharded, op) or _before_tiled(sharded, section, op) for op in savers}
@@ -216,8 +208,7 @@ def _narrow_factor(sharded: Sharded, section: str, name: str) -> float:
 
 
 def _tiled(sharded: Sharded, op: Op) -> str:
-    """Return the low-precision dtype in which matmul `op` saves its input, because it has a scale per tile or the
-    framework's policy says so; "" if it saves the input in the compute dtype."""
+    """Return the low-precision dtype in which matmul `op` saves its input; "" if it saves it in the compute dtype."""
     chosen = quantized(sharded.plan, op)
     if chosen is None:
         return ""
@@ -226,8 +217,8 @@ def _tiled(sharded: Sharded, op: Op) -> str:
 
 
 def _before_tiled(sharded: Sharded, section: str, op: Op) -> str:
-    """Return the low-precision dtype in which elementwise `op` saves its input, because only matmuls that save this
-    dtype read its output; "" for any other op."""
+    """Return the low-precision dtype in which elementwise `op` saves its input, if only matmuls that save this dtype
+    read its output; "" otherwise."""
     takers = [o.op for o in sharded.ops[section] if op.output in o.op.inputs]
     dtypes = {_tiled(sharded, taker) for taker in takers} if op.kind == "elementwise" else set()
     return dtypes.pop() if len(dtypes) == 1 else ""

@@ -38,9 +38,9 @@ def memory(sharded: Sharded, timeline: Timeline, backend: Backend | None, rows: 
     Args:
         sharded: the plan with its layouts.
         timeline: the simulated step, for the microbatches in flight.
-        backend: the target's, of whose program the tensors count; None for those that any correct program must keep.
-        rows: the plan's collectives, those of the program with a `backend`. Without one, gradients that they reduce
-            once a step are held whole until the reduction, whatever the plan stores.
+        backend: the target whose program's tensors are counted; None counts those that any correct program must keep.
+        rows: the collectives, of the program if there is a `backend`, else of the plan. Without a `backend`, gradients
+            that they reduce once a step count unsharded, whatever the plan stores.
 
     >>> costed.memory.stages == memory(sharded, costed.timed.timeline, None, costed.timed.rows).stages
     True
@@ -71,10 +71,10 @@ segments."""
 
 
 def reserved(sharded: Sharded, worst: MemoryParts, *, foreign: bool) -> Reserved:
-    """Return the range of peak memory (GiB) on the fullest device, from lowest to highest.
+    """Return the range of peak memory (GiB) on the fullest device, whose memory by part is `worst`.
 
-    `worst` are its parts. The spread is that of the framework of `sharded` where its plan is costed as it realises it
-    (`foreign`), none for a target's program.
+    If `foreign`, the plan of `sharded` is costed as its framework runs it. Published peaks of that framework may be
+    lower than predicted by its policy's `spread`, which lowers the range's start. A target's own program has no spread.
 
     >>> held = reserved(sharded, costed.memory.per_device_gib, foreign=True)
     >>> f"{held.low:.1f} to {held.high:.1f} GiB"
@@ -90,7 +90,7 @@ def reserved(sharded: Sharded, worst: MemoryParts, *, foreign: bool) -> Reserved
 
 
 def outside_gib(plan: Plan, worst: MemoryParts) -> float:
-    """Return the GiB outside tensors on the fullest device of `plan`: communicators and runtime. `worst` are its parts.
+    """Return the GiB outside tensors on the fullest device of `plan`: communicators and runtime. `worst` is its memory.
 
     >>> f"{outside_gib(plan, costed.memory.per_device_gib):.1f} GiB"
     '2.5 GiB'
@@ -99,8 +99,7 @@ def outside_gib(plan: Plan, worst: MemoryParts) -> float:
 
 
 def _stage(sharded: Sharded, rank: int, tensors: TensorBytes) -> StageMemory:
-    """Return the memory of the stage on `rank`: the rank's tensors, the communicators, and the reserve for memory
-    outside tensors."""
+    """Return the memory of the stage on `rank`: tensors, communicators, and the reserve for memory outside tensors."""
     plan = sharded.plan
     parts = {name: getattr(tensors, name) for name in TENSORS}
     parts["comm_buffers"] = communicators(sharded) * plan.cluster.chip.communicator_bytes
@@ -119,10 +118,9 @@ def _stage(sharded: Sharded, rank: int, tensors: TensorBytes) -> StageMemory:
 def required_tensor_bytes(
     sharded: Sharded, timeline: Timeline, rows: tuple[Collective, ...]
 ) -> tuple[TensorBytes, ...]:
-    """Return the bytes of the tensors that any correct program keeps, on each pipeline rank; ranks with the same
-    sections have equal tensors.
+    """Return, for each pipeline rank, the bytes of the tensors that any correct program keeps.
 
-    `timeline` has the microbatches in flight on each rank of `sharded`'s pipeline, `rows` the collectives, which say
+    `timeline` holds the microbatches in flight on each rank of `sharded`'s pipeline. The collectives in `rows` tell
     whether gradients are reduced once a step.
 
     >>> held = required_tensor_bytes(sharded, costed.timed.timeline, costed.timed.rows)
@@ -152,8 +150,8 @@ def _whole_until_the_end(sharded: Sharded, rows: tuple[Collective, ...]) -> bool
 
 
 def _state(sharded: Sharded, rank: int, whole: bool, replays: Replays) -> tuple[dict[str, float], bool, float]:
-    """Return the bytes of everything on `rank` that does not depend on the schedule, by part; True if they peak in the
-    backward of the loss; and the bytes of the update's buffers."""
+    """Return, of everything on `rank` that does not depend on the schedule, the bytes by part, True if they peak in the
+    backward of the loss, and the bytes of the optimizer update's buffers."""
     plan = sharded.plan
     sections = sections_on(plan, rank)
     held = [(p, n) for p in sharded.params if (n := copies_on(plan, p.param, sections))]
@@ -175,8 +173,7 @@ def _workspaces(sharded: Sharded) -> float:
 def _activations(
     sharded: Sharded, timeline: Timeline, rank: int, in_loss: bool, saved: dict[Section, float]
 ) -> tuple[float, str]:
-    """Return the bytes of saved tensors of every microbatch in flight on `rank` at the peak, and in words when that
-    is."""
+    """Return the bytes of saved tensors of all microbatches in flight on `rank` at the peak, and when the peak is."""
     plan = sharded.plan
     flying = timeline.in_flight[rank]
     total = sum(
@@ -190,8 +187,7 @@ def _activations(
 
 
 def at_the_fullest(state: tuple[float, float], replayed: tuple[float, float], gathered_in_loss: bool = True) -> float:
-    """Return the peak bytes of what is allocated for a while: gathered parameters, unsharded gradients, recompute
-    workspace.
+    """Return the peak bytes of temporary memory: gathered parameters, unsharded gradients, recomputed tensors.
 
     `state` holds gathered and gradient bytes (`state_buffers`). `replayed` holds the bytes of a block's backward and of
     the loss's backward (`replay_buffers`). `gathered_in_loss` is True if gathered parameters are allocated in the
@@ -215,14 +211,13 @@ def loss_is_fullest(state: tuple[float, float], replayed: tuple[float, float], g
 
 
 def _in_both(state: tuple[float, float], replayed: tuple[float, float], gathered_in_loss: bool) -> tuple[float, float]:
-    """Return the bytes allocated for a while in the backward of the last block, and in the backward of the loss."""
+    """Return the temporary bytes in the backward of the last block, and in the backward of the loss."""
     (gathered, reduced), (block, loss) = state, replayed
     return gathered + block + reduced, gathered * gathered_in_loss + loss
 
 
 def allocator_of(plan: Plan, stack: Stack) -> Chip:
-    """Return the chip of `plan`. If the stack's allocator loses more memory on several nodes, the chip has that
-    share."""
+    """Return the chip of `plan`. On several nodes, it has the allocator loss that the stack has there, if any."""
     chip, lost = plan.cluster.chip, stack.policy.lost_across_nodes
     return replace(chip, runtime_fraction=lost) if lost and plan.cluster.count > 1 else chip
 

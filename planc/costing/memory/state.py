@@ -19,12 +19,11 @@ Held = list[tuple[ParamSharding, int]]
 
 
 def resting(sharded: Sharded, held: Held, *, whole: bool = False) -> dict[str, float]:
-    """Return the bytes of master parameters, gradients and moments on a device between steps: `params`, `grads` and
-    `optimizer`.
+    """Return the bytes of `params` (masters), `grads` and `optimizer` (moments) that a device holds between steps.
 
     Args:
         sharded: the plan with its layouts.
-        held: parameters, each with its number of copies on the device.
+        held: the parameters on the device, each with its number of copies (layers).
         whole: True if the gradients of several microbatches are added up unsharded before they are reduced.
 
     >>> resting(sharded, [(params["layers.*.feed_forward.w1.weight"], 1)])  # a bf16 copy; fp32 over 16 x 8 devices
@@ -39,8 +38,7 @@ def resting(sharded: Sharded, held: Held, *, whole: bool = False) -> dict[str, f
 
 
 def _params(sharded: Sharded, held: Held) -> float:
-    """Return the bytes of the master parameters as stored, and of the unsharded compute copy if it stays allocated
-    after a pass.
+    """Return the bytes of the master parameters as stored, and of the unsharded compute copy if it stays allocated.
 
     ZeRO-1 and ZeRO-2 store the masters with the optimizer state and compute with the copy.
     """
@@ -56,8 +54,7 @@ def _params(sharded: Sharded, held: Held) -> float:
 
 
 def _grads(sharded: Sharded, held: Held, *, whole: bool) -> float:
-    """Return the bytes of the gradients as stored. With `whole`, several microbatches are added up unsharded before the
-    reduction."""
+    """Return the bytes of the gradients as stored or, if `whole`, of unsharded ones that add up over microbatches."""
     plan = sharded.plan
     if not whole:
         return _noun(sharded, held, "grads")
@@ -76,8 +73,8 @@ def _copy_stays(plan: Plan, p: ParamSharding) -> bool:
 
 
 def _copy_is_master(plan: Plan, p: ParamSharding) -> bool:
-    """True if the unsharded copy of parameter `p` also serves as its master. This is so for a frozen parameter whose
-    stored dtype is the compute dtype: no update rewrites the copy, so its shard needs no bytes."""
+    """True if the unsharded copy of parameter `p` is also its master, so that no shard is stored. This is so for a
+    frozen parameter whose stored dtype is the compute dtype."""
     same = plan.precision.compute == plan.store_dtype("params", p.param.region)
     return p.param.frozen and same and bool(p.stored["optimizer"]) and not p.stored["params"]
 
@@ -98,9 +95,8 @@ def _noun(sharded: Sharded, held: Held, noun: Noun) -> float:
 
 
 def update_bytes(sharded: Sharded, held: Held) -> float:
-    """Return the bytes of the fp32 copies of low-precision gradients that the framework makes for its update, of the
-    shard that the device updates. 0 if the framework takes the gradients as they are, or if moments are in low
-    precision.
+    """Return the bytes of the fp32 copies that the framework makes of low-precision gradients for the optimizer update.
+    0 if it updates from the gradients as they are, or if moments are in low precision.
 
     `held` are the parameters of a device of `sharded`, each with its number of copies.
 
@@ -120,8 +116,7 @@ def update_bytes(sharded: Sharded, held: Held) -> float:
 
 
 def state_buffers(sharded: Sharded, held: Held) -> tuple[float, float]:
-    """Return two numbers of bytes: the gathered parameters of the blocks that are allocated at the same time, and the
-    unsharded gradient of a block in its backward.
+    """Return the bytes of the gathered parameters in memory at the same time, and of a block's unsharded gradient.
 
     `held` are the parameters of a device of `sharded`, each with its number of copies.
 
@@ -136,11 +131,10 @@ PassingBytes = tuple[float, float]
 
 
 def passing_bytes(sharded: Sharded, params: Iterable[ParamSharding]) -> dict[Section, PassingBytes]:
-    """Return two numbers of bytes for each section, of the `params` that it uses: the gathered copies, and the
-    unsharded gradient. They are allocated only for a while.
+    """Return the temporary bytes of each section, for its parameters in `params`: gathered copies, unsharded gradients.
 
-    A plan that gathers parameters in each pass holds the blocks that it or its framework prefetches and, with
-    `torch.distributed.fsdp`, `LANDING` more. A bucket of several layers is gathered and reduced as one.
+    If parameters are gathered in each pass, the copies include prefetched blocks and, with `torch.distributed.fsdp`,
+    `LANDING` more. All layers of a bucket are gathered and reduced as one.
     """
     plan = sharded.plan
     ahead = plan.buckets_ahead(sharded.stack.policy.prefetched - 1)
@@ -160,8 +154,8 @@ def passing_bytes(sharded: Sharded, params: Iterable[ParamSharding]) -> dict[Sec
 
 
 def largest(sections: Iterable[PassingBytes]) -> PassingBytes:
-    """Return the largest gathered bytes and the largest gradient bytes of any of the `sections`, whose buffers are not
-    allocated at the same time.
+    """Return the largest gathered bytes and the largest gradient bytes of any of the `sections`. Buffers of two
+    sections are not allocated at the same time.
 
     >>> largest([(3.0, 1.0), (2.0, 4.0)])
     (3.0, 4.0)

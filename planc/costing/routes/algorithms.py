@@ -3,13 +3,13 @@
 All groups send at once. An algorithm is a sequence of phases, each with the seconds per byte of one device's buffer on
 its busiest link:
 
-    ring           each member passes all of the buffer but its own part to the next; as many rings as a unit (a
-                   node) has members, each leaving it through a different one, so that every card has its share
-    hierarchical   rings in every unit, then over the units; on a torus a gather along its dims
+    ring           each member passes (n - 1) / n of the buffer to the next. There are as many rings as members per unit
+                   (node), and each leaves the unit through another member, so that all network cards are used
+    hierarchical   rings inside every unit, then between units; on a torus a gather along its dims
     tree           two binary trees over the units, each with half of the buffer (all-reduce only)
-    in-network     the buffer once to a switch that adds, and back
-    all to all     each member's part for every other, by the shortest paths
-    send, broadcast   the buffer once to the next member
+    in-network     the buffer crosses links once to a switch that adds, and once back
+    all to all     each member sends a part of its buffer to every other member, on the shortest paths
+    send, broadcast   each member sends the buffer once to the next member
 
 Sources: as `planc.costing.machine.collective_time`, and for the trees Sanders et al. 2009, NCCL's src/graph/trees.cc.
 """
@@ -52,7 +52,7 @@ LL_SHARE = 0.25
 
 @dataclass(frozen=True)
 class RoutedMachine:
-    """The links of a machine, and what routing over them computes once."""
+    """The links of a machine, and caches of what is computed from them."""
 
     links: MachineLinks
     groups: dict[tuple[int, tuple[tuple[int, int], ...]], DeviceGroup] = field(default_factory=dict)
@@ -122,9 +122,9 @@ def _routed_group(machine: RoutedMachine, mesh: Mesh, cluster: Cluster, axes: tu
 
 
 class Routes:
-    """The routes of every collective over the groups of some axes, computed on demand.
+    """The paths of every collective over the groups of some mesh axes, computed on demand.
 
-    If `folding` is True, one group represents all groups that are equivalent under the machine's symmetry.
+    If `folding` is True, only one of the groups that are equivalent under the machine's symmetry is routed.
     """
 
     def __init__(
@@ -139,14 +139,13 @@ class Routes:
 
     @cached_property
     def fold(self) -> Fold | None:
-        """The symmetry by which one group represents equivalent groups. None if every group is routed."""
+        """The groups to route, and how many equivalent groups each represents; None if every group is routed."""
         used = [self._mesh.axis(a) for a in self._axes if self._mesh.axis(a).size > 1]
         return fold_of(self.machine.links, used, self._mesh.devices, self.machine.kinds) if self.folding else None
 
     @cached_property
     def groups(self) -> list[list[int]]:
-        """The vertices of the members of each group, in rank order. With a fold, only one of several equivalent groups
-        is listed."""
+        """The members of each group in rank order, as vertices. With a fold, only one of equivalent groups counts."""
         used = [self._mesh.axis(a) for a in self._axes]
         offsets = [sum(at) for at in product(*(range(0, a.size * a.stride, a.stride) for a in used))]
         starts = self.fold.starts if self.fold else self._starts(offsets)
@@ -154,7 +153,7 @@ class Routes:
         return [[devices[start + o] for o in offsets] for start in starts]
 
     def _starts(self, offsets: Sequence[int]) -> list[int]:
-        """Return the first rank of every group. `offsets` are the distances of the members from it."""
+        """Return the first rank of every group. `offsets` are the ranks of the members relative to it."""
         taken, starts = bytearray(self._mesh.devices), []
         for start in range(self._mesh.devices):
             if not taken[start]:
@@ -165,8 +164,7 @@ class Routes:
 
     @cached_property
     def units(self) -> list[list[list[int]]]:
-        """For each group, the vertices of its members, by the unit (node or slice) that they are in. Vertices are given
-        by index."""
+        """For each group, the vertices (by index) of its members in each unit (node or slice) that it spans."""
         vertices = self.machine.links.vertices
         found = []
         for group in self.groups:
@@ -188,19 +186,19 @@ class Routes:
 
     @property
     def call_s(self) -> float:
-        """The framework's own seconds per call over this machine: the maximum over its links."""
+        """Seconds of framework overhead per call on this machine: the maximum over its links."""
         return max(kind.call_s for kind in self.machine.links.kinds)
 
     def algorithms(self, op: NetworkOp) -> tuple[RoutedAlgorithm, ...]:
-        """Return the algorithms for `op`, with their seconds per byte of a device's buffer; none for a group of one."""
+        """Return the algorithms for `op`, with seconds per byte of a device's buffer; () for a group of one."""
         if op not in self._known:
             with gc_paused():
                 self._known[op] = tuple(self._algorithms_of(op)) if self.size > 1 else ()
         return self._known[op]
 
     def sending(self, op: CollectiveOp, buffer_bytes: float) -> tuple[LinkLoads, float] | None:
-        """Return the link loads of the fastest algorithm for `op` with `buffer_bytes`, and its seconds without latency.
-        None if it uses no links.
+        """Return the link loads (busy share of each link) of the fastest algorithm for `op` with `buffer_bytes`, and
+        its seconds without latency. None if it uses no links.
 
         >>> _, seconds = Routes(machine_of(plan.cluster), plan.mesh, plan.cluster, ("tp",)).sending("all_gather", 8e9)
         >>> round(seconds, 5)  # 7 GB through each device's link of 450 GB/s
@@ -251,8 +249,8 @@ class Routes:
 
     @cached_property
     def _ring(self) -> RoutedAlgorithm:
-        """A ring through all members. If a group has the same number of members in every unit, there is one ring for
-        each of them, and each ring leaves the units through another member."""
+        """A ring through all members. If every unit has the same number of members, there are as many rings, and each
+        leaves the units through another member."""
         part = 1 - 1 / self.size
         flows: list[Flow] = []
         for units in self.units:
@@ -311,7 +309,7 @@ class Routes:
 
     @cached_property
     def _far_units(self) -> list[int]:
-        """One member in each unit of the group that spans the most units."""
+        """One member in each unit, of the group that spans the most units."""
         return [members[0] for members in max(self.units, key=len)]
 
     @cached_property
@@ -324,7 +322,7 @@ class Routes:
 
     @cached_property
     def _offsets(self) -> dict[int, list[int]]:
-        """For each torus dimension in use, the positions along it of the first group's members."""
+        """For each torus dim in use, the positions of the first group's members along it."""
         placed = torus_dims(self._mesh, self._cluster, self._axes)
         parts: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for axis in self._axes:
@@ -342,8 +340,7 @@ class Routes:
         return inside // max(1, prod(len(at) for at in self._offsets.values()))
 
     def _line_groups(self) -> Iterator[tuple[TorusLine, list[list[int]], int]]:
-        """Yield each torus dim in use, with the groups on one of its lines and the number of members of a group along
-        it."""
+        """Yield each torus dim in use, the groups on one of its lines, and the number of a group's members on it."""
         for dim, offsets in self._offsets.items():
             line = self.machine.lines[dim]
             yield line, groups_on_line(line.length, offsets), len(offsets)
@@ -351,7 +348,7 @@ class Routes:
     def _along_lines(self) -> RoutedAlgorithm:
         """Return a gather over the dies of each chip, and then over the dims of the torus.
 
-        Devices of one chip share its links: each belongs to a different group, or forwards a part.
+        Dies of one chip share its links: they belong to different groups, or each forwards a part of the data.
         """
         die = self._over_dies()
         found = [
@@ -385,8 +382,7 @@ class Routes:
             yield reduced
 
     def _tree(self) -> RoutedAlgorithm:
-        """Return an all-reduce up two binary trees over the units and down again, with chains of members inside
-        units."""
+        """Return an all-reduce up and down two binary trees over the units, with chains of members inside units."""
         up: list[Flow] = []
         for units in self.units:
             for members in units if not self.machine.lines else ():
@@ -463,8 +459,7 @@ class Routes:
         return best
 
     def _once(self, op: NetworkOp) -> RoutedAlgorithm:
-        """Return the algorithm that sends the buffer once from each member to the next, as one message. One message
-        uses one link of a bundle."""
+        """Return a send or broadcast: one message from each member to the next, over one of several parallel links."""
         name = "point to point" if op == "send_recv" else "tree"
         inside = max(len(members) for members in self.units[0])
         if self.machine.lines and inside > 1:
@@ -478,8 +473,8 @@ class Routes:
         return self._message(name, flows)
 
     def _of_all_groups(self, totals: Mapping[int, float]) -> Mapping[int, float]:
-        """Return the bytes that all groups together put on each bundle, from `totals`, those of the routed groups. With
-        a fold, one bundle represents its equivalents; bundles with a slower link are listed too."""
+        """Return the bytes that all groups together put on each bundle of links, from `totals`, the bytes of the routed
+        groups. With a fold, a bundle represents its equivalents; those with a degraded link are listed too."""
         if self.fold is None:
             return totals
         folded = self.fold.folded(totals)
@@ -490,8 +485,7 @@ class Routes:
         return every
 
     def _message(self, name: str, flows: Sequence[Flow]) -> RoutedAlgorithm:
-        """Return the algorithm called `name` that sends whole messages. A message uses one link of a bundle, even if
-        the other links are idle."""
+        """Return the algorithm called `name` that sends whole messages, each over one of several parallel links."""
         fabric, cables = self.fabric, self.machine.links.cables
         way = self._routed(name, flows, fabric.latency_s(flows[0][0], flows[0][1]))
         used = (fabric.slowest_of(arc) for _, totals in way.loads for arc in totals)
@@ -529,8 +523,7 @@ class Routes:
         return RoutedAlgorithm(name, seconds, latency_s, link, kind.half_bytes * seconds, ((1, totals),))
 
     def kind_of(self, link: str) -> LinkKind | None:
-        """Return the properties of the link called `link`, if it was the busiest link of some algorithm; None
-        otherwise."""
+        """Return the properties of the link called `link`; None if it was not the busiest link of any algorithm."""
         return self._kinds.get(link)
 
 
@@ -540,8 +533,7 @@ def _s(algorithm: RoutedAlgorithm) -> float:
 
 def _rings_by_member(units: Sequence[Sequence[int]], part: float) -> Iterator[Flow]:
     """Yield the flows of as many rings as a unit has members. Each ring carries an equal part of the buffer, and enters
-    and leaves every unit through a different member. `part` is the share of the buffer that a ring through all members
-    passes on."""
+    and leaves every unit through a different member. A single ring would pass on the share `part` of the buffer."""
     m = len(units[0])
     for a, b in zip(units, [*units[1:], units[0]], strict=True):
         yield from ((a[j], b[j], part / m) for j in range(m))
@@ -550,7 +542,7 @@ def _rings_by_member(units: Sequence[Sequence[int]], part: float) -> Iterator[Fl
 
 
 def double_tree(count: int) -> list[tuple[int, int]]:
-    """Return the (child, parent) pairs of two binary trees over `count` units; an inner unit of one is a leaf of the
+    """Return the (child, parent) pairs of two binary trees over `count` units; inner units of one are leaves in the
     other.
 
     >>> double_tree(4)
@@ -563,8 +555,7 @@ def double_tree(count: int) -> list[tuple[int, int]]:
 
 
 def _parent(child: int, count: int) -> int:
-    """Return the parent of unit `child` in a tree over `count` units with root 0 and odd units as leaves (NCCL,
-    src/graph/trees.cc)."""
+    """Return the parent of `child` in a tree of `count` units with root 0 and odd leaves (NCCL, src/graph/trees.cc)."""
     bit = child & -child
     above = (child ^ bit) | bit << 1
     return above if above < count else child ^ bit

@@ -1,4 +1,4 @@
-"""A bound that no algorithm beats: the smallest cut between a member of a group and all others, by networkx.
+"""A lower bound for any algorithm, from the minimum cut between one member of a group and all others (networkx).
 
 Source: Ford and Fulkerson 1956; https://networkx.org/documentation/stable/reference/algorithms/flow.html.
 """

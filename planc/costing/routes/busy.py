@@ -15,10 +15,10 @@ ByArc = dict[int, float]
 
 
 def busy_seconds(plan: Plan, rows: Iterable[Collective]) -> dict[tuple[str, ...], ByArc]:
-    """Return the busy seconds of every arc in a step, for each group of axes of the `rows` of `plan`.
+    """Return the seconds in a step that each link sends, by the mesh axes of the collectives in `rows` of `plan`.
 
-    An arc is a cable in one direction; it represents its bundle of parallel arcs, and all bundles that symmetry makes
-    equivalent. The result is empty for machines that are costed in closed form, and has no lines of a torus.
+    Links are arcs (cables in one direction). One arc represents all parallel arcs, and all that symmetry makes
+    equivalent. The result is empty for machines that are costed in closed form, and lacks the links of a torus.
 
     >>> busy_seconds(plan, [])
     {}
@@ -42,7 +42,7 @@ def busy_seconds(plan: Plan, rows: Iterable[Collective]) -> dict[tuple[str, ...]
 
 
 def seconds_of_arcs(plan: Plan, rows: Iterable[Collective], arcs: Sequence[int]) -> dict[tuple[str, ...], list[float]]:
-    """Return the busy seconds of each of `arcs` in a step, for each group of axes of the `rows` of `plan`.
+    """Return the seconds in a step that each of `arcs` sends, by the axes of the collectives in `rows` of `plan`.
 
     >>> seconds_of_arcs(plan, [], [0, 1])
     {}
@@ -56,8 +56,7 @@ def seconds_of_arcs(plan: Plan, rows: Iterable[Collective], arcs: Sequence[int])
 
 
 def _spread(routes: Routes, busy: ByArc, arcs: Sequence[int]) -> Iterator[float]:
-    """Yield the busy seconds of each of `arcs`. They follow from `busy`, which has only the first arc of each bundle,
-    and only one of equivalent bundles."""
+    """Yield the busy seconds of each of `arcs`. `busy` has only one of parallel or equivalent arcs."""
     fabric, fold = routes.fabric, routes.fold
     kinds = {fold.key(arc): arc for arc in busy} if fold else {}
     for arc in arcs:

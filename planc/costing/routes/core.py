@@ -21,7 +21,7 @@ FEW = 3
 
 
 class Bundle:
-    """All parallel arcs from one vertex of the reduced network to another, and their number of links."""
+    """All parallel arcs (cables in one direction) from one vertex to another, and their number of links."""
 
     __slots__ = ("arcs", "links")
 
@@ -50,8 +50,7 @@ class SwitchCore:
         return next((float(n) for n, ring in enumerate(self._rings_round(v, at)) if ring & at), float("inf"))
 
     def _rings_round(self, target: int, wanted: int) -> list[int]:
-        """Return sets of switches (bitmasks): those at 0, 1, 2 ... hops from `target`, until all switches in `wanted`
-        are found."""
+        """Return the sets (bitmasks) of switches 0, 1, 2 ... hops from `target`, until they hold all of `wanted`."""
         rings = self._rings.setdefault(target, [1 << self._number[target]])
         if not wanted & ~self._met.get(target, rings[0]):
             return rings
@@ -69,7 +68,7 @@ class SwitchCore:
         return rings
 
     def push(self, amounts: Mapping[tuple[int, int], float], loads: dict[Arc, float]) -> None:
-        """Add to `loads` the bytes of the flows `amounts` on the first arc of each bundle."""
+        """Add to `loads` the bytes of the flows `amounts`, by (source, target), on the first arc of each bundle."""
         for target, sources in _by_target(amounts).items():
             if len(sources) > FEW:
                 self._push(target, sources, loads)
@@ -92,7 +91,7 @@ class SwitchCore:
         return path
 
     def _push(self, target: int, sources: Mapping[int, float], loads: dict[Arc, float]) -> None:
-        """Add to `loads` the bytes of flows from `sources` to one `target` on the first arc of each bundle."""
+        """Add to `loads` the bytes of the flows from `sources` to `target`, on the first arc of each bundle."""
         number, near_sets, steps = self._number, self._near_sets, self._steps
         wanted = sum(1 << number[u] for u in sources)
         rings = self._rings_round(target, wanted)
@@ -117,7 +116,6 @@ class SwitchCore:
 
 
 def _by_target(amounts: Mapping[tuple[int, int], float]) -> dict[int, dict[int, float]]:
-    """Return the bytes of the flows `amounts`, by target and then by source."""
     found: dict[int, dict[int, float]] = defaultdict(dict)
     for (u, v), amount in amounts.items():
         found[v][u] = amount
@@ -131,8 +129,8 @@ Hop = tuple[int, float]
 class GridArcs(dict[int, Arc]):
     """The arcs of a grid by key, computed on first use.
 
-    A key encodes the start of the arc and its direction along a dim. Positions are digits in base twice the dim's
-    length, so that the key of a target and of a hop relative to it can be added, even past the end of a ring.
+    A key encodes the start of the arc and its direction along a dim. Coordinates are digits in base twice the dim's
+    length, so that the keys of a target and of a hop relative to it can be added without overflow.
     """
 
     def __init__(self, lengths: Sequence[int], arc: Callable[[Sequence[int], int, int], Arc]) -> None:
@@ -142,7 +140,7 @@ class GridArcs(dict[int, Arc]):
         self._strides = [self._first * prod(2 * n for n in lengths[:d]) for d in range(len(lengths))]
 
     def key(self, place: Sequence[int], d: int = 0, step: int = -1) -> int:
-        """Return the key of the arc from `place` along dim `d`, where `step` is up (1) or down."""
+        """Return the key of the arc from the switch at `place` along dim `d`, up (`step` 1) or down (-1)."""
         return sum(map(int.__mul__, place, self._strides)) + 2 * d + (step > 0)
 
     def __missing__(self, key: int) -> Arc:
@@ -158,8 +156,7 @@ class GridArcs(dict[int, Arc]):
 class Grid:
     """The switches of a torus, with a link between neighbours along every dim.
 
-    Paths depend only on the relative position of two switches, so they are computed once for all targets whose sources
-    are at the same relative positions.
+    Paths depend only on relative positions. They are computed once for all targets with the same relative sources.
     """
 
     def __init__(self, near: Mapping[int, Mapping[int, Bundle]], symmetry: Symmetry) -> None:
@@ -175,8 +172,7 @@ class Grid:
         return float(self._distance(self._apart(u, self._place[v])))
 
     def _apart(self, u: int, target: Sequence[int]) -> tuple[int, ...]:
-        """Return the position of switch `u` relative to `target`: for a ring the number of steps up, for a line the
-        signed number of steps."""
+        """Return the position of switch `u` relative to `target`: steps up around a ring, signed steps on a line."""
         there = zip(self._place[u], target, self._digits, strict=True)
         return tuple((a - b) % n if round_ else a - b for a, b, (n, round_) in there)
 
@@ -229,13 +225,13 @@ class Grid:
                 continue
             if 2 * x <= n if round_ else x > 0:
                 found.append((d, -1))
-            if (n > 2 and 2 * x >= n) if round_ else x < 0:
+            if (n > 2 and 2 * x >= n) if round_ else x < 0:  # in a ring of two, up and down are one link
                 found.append((d, 1))
         return found
 
 
 def core_of(near: Mapping[int, Mapping[int, Bundle]], symmetry: Symmetry | None) -> SwitchCore | Grid:
-    """Return the core of switches with the neighbours `near`: a grid if `symmetry` shows that they form a torus."""
+    """Return the switches with neighbours `near`: a Grid if they are a torus by `symmetry`, else a SwitchCore."""
     digits = symmetry.digits if symmetry is not None else ()
     joined = all(d.size == 1 or d.exchange in ("round", "line") for d in digits)
     if symmetry is not None and joined and len(near) == prod(d.size for d in digits):

@@ -1,11 +1,10 @@
 """Flows over the switches of a machine: each on its shortest paths, divided equally among them (ECMP).
 
 Chips do not forward: a flow between two of them leaves through a port, crosses switches and cards, and arrives at a
-port. Two exact reductions shrink a large network before any path search. Switches with the same neighbours and no ports
-of their own (spines of a Clos) are merged into one. A vertex with a single neighbour has a unique path, so it is
-removed, and its flows start at its neighbour. A tower of levels is then empty; other networks leave a core, in which
-flows are pushed towards each target in turn. Equal shares at every hop: RFC 2992,
-https://www.rfc-editor.org/rfc/rfc2992.
+port. Two exact reductions shrink a large network before any path search. Switches with the same neighbours and no chips
+(spines of a Clos) are merged into one. A vertex with a single neighbour has a unique path, so it is removed, and its
+flows start at its neighbour. Nothing then remains of a tree of switches. Other networks leave a core, in which flows
+are routed target by target. Equal shares at every hop: RFC 2992, https://www.rfc-editor.org/rfc/rfc2992.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ class NoPathError(ValueError):
 
 
 class Fabric:
-    """A machine's network of switches and network cards, with its chips at the ends. An arc is a cable in one
-    direction; a bundle is all parallel arcs between two vertices of the reduced network."""
+    """A machine's network of switches and network cards between its chips. An arc is a cable in one direction; a bundle
+    is all parallel arcs between two vertices of the reduced network."""
 
     def __init__(self, links: MachineLinks) -> None:
         self.links = links
@@ -87,7 +86,7 @@ class Fabric:
 
     @cached_property
     def _first(self) -> dict[Arc, Arc]:
-        """For each arc that has parallel arcs, the first arc of its bundle, by which the bundle is known."""
+        """The first arc of the bundle, which identifies it, for each arc that has parallel arcs."""
         return {arc: start for start, bundle in self._bundles.items() for arc in bundle.arcs}
 
     def first_of(self, arc: Arc) -> Arc:
@@ -95,13 +94,13 @@ class Fabric:
         return self._first.get(arc, arc)
 
     def part_of(self, arc: Arc) -> float:
-        """Return the share of its bundle's bytes that `arc` carries."""
+        """Return the share of the bytes on the bundle of `arc` that `arc` itself carries."""
         bundle = self._bundles.get(self.first_of(arc))
         return self._links_of(arc) / bundle.links if bundle else 1.0
 
     @cached_property
     def uneven(self) -> list[Arc]:
-        """The first arcs of bundles, and the ports, in which some link has lost a part of its bandwidth."""
+        """The first arc of each bundle, and each arc of a port, in which some link is degraded."""
         arcs = [2 * i + way for i, c in enumerate(self.links.cables) if c.share != 1.0 for way in (0, 1)]
         return [*dict.fromkeys(map(self.first_of, arcs))]
 
@@ -114,8 +113,7 @@ class Fabric:
             changed = self._merge_twins(held) | self._strip(held)
 
     def _merge_twins(self, held: set[int]) -> bool:
-        """Merge switches that have the same neighbours over the same links and no chips. Return True if there were
-        any."""
+        """Merge switches without chips that have equal neighbours and links. Return True if there were any."""
         alike: dict[tuple[tuple[int, float], ...], list[int]] = defaultdict(list)
         for v, near in self._next.items():
             if v not in held and near:
@@ -156,14 +154,14 @@ class Fabric:
     # Flows.
 
     def loads(self, flows: Iterable[Flow], exchanges: Iterable[tuple[Sequence[int], float]] = ()) -> dict[Arc, float]:
-        """Return the bytes on each arc when all `flows` and `exchanges` run at once.
+        """Return the bytes on each arc when all `flows` and `exchanges` (all-to-alls) run at once.
 
-        In an exchange, each chip of a list sends the given number of bytes to each other chip of the list.
+        An exchange is a list of chips and the bytes that each of them sends to each other one.
         """
         return self.divided(self.totals(flows, exchanges))
 
     def divided(self, totals: Mapping[Arc, float]) -> dict[Arc, float]:
-        """Return the bytes on each arc. `totals` holds the bytes on each bundle, by the bundle's first arc."""
+        """Return the bytes on each arc, from `totals`, the bytes on each bundle by its first arc."""
         loads: dict[Arc, float] = {}
         for first, total in totals.items():
             bundle = self._bundles.get(first)
@@ -193,7 +191,7 @@ class Fabric:
         return loads
 
     def _send(self, source: int, target: int, amount: float, loads: dict[Arc, float], between: Amounts) -> None:
-        """Add one flow: to the links of both chips, and to the traffic between their switches."""
+        """Add one flow to `loads` on the links of both chips, and to the bytes `between` their switches."""
         if source == target or not amount:
             return
         if (arc := self.direct.get((source, target))) is not None:
@@ -215,13 +213,11 @@ class Fabric:
 
     @cached_property
     def _whole(self) -> list[float]:
-        """The bandwidth (bytes/s) of each arc when it is intact. Software selects ports by it, as it does not know that
-        a link is degraded."""
+        """The undegraded bandwidth (bytes/s) of each arc: software selects ports by it, unaware of degraded links."""
         return [rate / self.links.cables[arc // 2].share for arc, rate in enumerate(self.rates)]
 
     def port_pairs(self, source: int, target: int) -> list[tuple[tuple[int, Arc, Arc], tuple[int, Arc, Arc]]]:
-        """Return the pairs of ports, one of chip `source` and one of chip `target`, that the shortest paths (in hops)
-        use.
+        """Return the pairs of ports of chip `source` and chip `target` that the shortest paths (in hops) use.
 
         If several paths are equally short, software selects those with the fastest ports: NVLink before PCIe.
         """
@@ -275,8 +271,8 @@ class Fabric:
         return found
 
     def _climb(self, u: int, v: int, amount: float, loads: dict[Arc, float], core: Amounts) -> None:
-        """Add a flow from vertex `u` to vertex `v`: to `loads` along the unique path of each end, up to where the paths
-        meet or reach the core, and to `core` between two switches of the core."""
+        """Add a flow from vertex `u` to vertex `v`: to `loads` along the unique paths from both ends, and to `core`
+        between the two switches of the core at which these paths end."""
         if u == v:
             return
         if u not in self._parent and v not in self._parent:
@@ -291,8 +287,7 @@ class Fabric:
             loads[self._path_of[b, a].arcs[0]] += amount
 
     def _chains(self, u: int, v: int) -> tuple[list[int], list[int]]:
-        """Return the unique paths of `u` and of `v` upwards, each up to where the two paths meet, or else up to the
-        core."""
+        """Return the unique paths of `u` and of `v` upwards, to where the two paths meet, or else to the core."""
         up, down = self._chain(u), self._chain(v)
         while len(up) > 1 and len(down) > 1 and up[-2] == down[-2]:
             up, down = up[:-1], down[:-1]
@@ -309,7 +304,7 @@ class Fabric:
         self, members: Sequence[int], amount: float, loads: dict[Arc, float], between: Amounts, core: Amounts
     ) -> None:
         """Add an all-to-all among `members`, each pair with `amount` bytes. Inside a unit it is added pair by pair;
-        between units it is computed from the number of members behind each link."""
+        between units it is computed from the number of members on each side of a link."""
         if amount < 0 or all(len(self.ports[v]) == 1 for v in members):
             self._counted(members, amount, loads, core)
             return
@@ -361,8 +356,8 @@ class Fabric:
             self._counted(on, amount * each, loads, core)
 
     def _counted(self, members: Sequence[int], amount: float, loads: dict[Arc, float], core: Amounts) -> None:
-        """Add an all-to-all over the largest network that the members have a port on, from the number of members behind
-        each link."""
+        """Add an all-to-all over the largest network that the members have a port on. The bytes on a link follow from
+        the number of members on each side of it."""
         total = len(members)
         behind: dict[int, float] = defaultdict(float)
         for v in members:
@@ -385,7 +380,7 @@ class Fabric:
                     core[u, w] += amount * m * n
 
     def _outer(self, v: int) -> list[tuple[int, Arc, Arc]]:
-        """Return the ports of chip `v` that lead out of its unit: its ports on the network with the most vertices."""
+        """Return the ports of chip `v` that lead out of its unit: those on the network with the most vertices."""
         ports = self.ports[v]
         if len(ports) == 1:
             return ports
@@ -411,7 +406,7 @@ class Fabric:
 
     @cached_property
     def _components(self) -> dict[int, int]:
-        """The connected component of each vertex of the network, given by one vertex that represents the component."""
+        """For each vertex of the network, one vertex that represents its connected component."""
         found: dict[int, int] = {}
         ends = {u for ports in self.ports.values() for u, _, _ in ports}
         for start in {*self._neighbours, *ends}:
@@ -463,16 +458,16 @@ class Fabric:
         return sum(share * kinds[cables[arc // 2].kind].latency_s for arc, share in passed.items())
 
     def busiest(self, totals: Mapping[Arc, float]) -> tuple[float, Arc]:
-        """Return the seconds that the busiest arc sends, and that arc, the first of equal ones; (0, -1) for none.
+        """Return the seconds that the busiest arc sends, and that arc (the first of equals); (0, -1) without arcs.
 
-        `totals` has the bytes of each bundle, by its first arc.
+        `totals` holds the bytes on each bundle, by its first arc.
         """
         seconds = ((amount / self.paces[arc], arc) for arc, amount in totals.items())
         found, first = max(seconds, key=lambda found: found[0], default=(0.0, -1))
         return found, self.slowest_of(first)
 
     def slowest_of(self, first: Arc) -> Arc:
-        """Return the busiest arc of the bundle that begins with the arc `first`."""
+        """Return the slowest arc of the bundle whose first arc is `first`."""
         bundle = self._bundles.get(first)
         return min(bundle.arcs, key=lambda arc: self.rates[arc] / self._links_of(arc)) if bundle else first
 

@@ -1,9 +1,9 @@
-"""Equivalence of an axis's groups under the machine's symmetry: one group of each kind is routed, and represents all.
+"""Equivalence of device groups under the machine's symmetry: one group of each kind is routed, and represents all.
 
-Groups that differ only in digits that the symmetry permutes (planc.graph.symmetry) put the same bytes on links that
-differ in those digits. The bytes of one group on all links of a kind, times the number of groups, divided by the number
-of links, is the load of every link of the kind. Bandwidths are not part of the symmetry: a single slow link is examined
-separately.
+A vertex has an address of several digits (say node and GPU), some of which symmetry permutes (planc.graph.symmetry).
+Groups that differ only in such digits put the same bytes on links that differ in them. The load of a link is the bytes
+of one group on all links of its kind, times the number of groups, divided by the number of links. Bandwidths are not
+part of the symmetry: a single slow link is examined separately.
 """
 
 from __future__ import annotations
@@ -40,22 +40,21 @@ class ArcKinds:
 
     @cached_property
     def _moving(self) -> list[tuple[int, int]]:
-        """Each digit of an address that has equivalent values, with the number of them."""
+        """Each digit of an address that symmetry permutes, with the number of its equivalent values."""
         digits = self.symmetry.digits
         return [(d, digits[d].size // len({*values[:-1]})) for d, values in enumerate(self.folded_digits) if values]
 
     def key(self, arc: int) -> Key:
-        """Return the class of `arc`: the addresses of its two ends, shifted together until the permuted digits are
-        0."""
+        """Return the class of `arc`: the addresses of its two ends, both shifted until the permuted digits are 0."""
         return self.folded_key(self._ends(arc))
 
     def folded_key(self, ends: Key) -> Key:
-        """Return the addresses of two `ends`, shifted together until the permuted digits are 0."""
+        """Return the addresses of the two `ends`, both shifted until the permuted digits are 0."""
         one, other = ends
         return self._key(one, other, self._shared_digits(one, other))
 
     def commutes(self, other: ArcKinds) -> bool:
-        """True if the order does not matter in which an address is shifted by these digits and by those of `other`."""
+        """True if the shifts of an address by these kinds and by `other` give the same result in either order."""
         digits = zip(self.folded_digits, other.folded_digits, strict=True)
         return all([a[v] for v in b] == [b[v] for v in a] for a, b in digits if a and b)
 
@@ -65,8 +64,7 @@ class ArcKinds:
         return self.symmetry.addresses[source], self.symmetry.addresses[target]
 
     def _shared_digits(self, one: Address, other: Address) -> list[tuple[int, int]]:
-        """Return the permuted digits that the address of either vertex has, each with its number of equivalent
-        values."""
+        """Return the permuted digits that address `one` or `other` has, each with its number of equivalent values."""
         starts, ends = one[1], other[1]
         return [(d, size) for d, size in self._moving if starts[d] >= 0 or ends[d] >= 0]
 
@@ -82,8 +80,7 @@ class ArcKinds:
         return (one[0], (*first,)), (other[0], (*last,))
 
     def kind_of(self, arc: int) -> tuple[int, int]:
-        """Return the number of `arc`'s class, and how many arcs the class has. An arc without permuted digits is alone
-        in its class."""
+        """Return the number of `arc`'s class and its size; an arc without permuted digits is a class of one."""
         if (known := self.found.get(arc)) is not None:
             return known
         one, other = self._ends(arc)
@@ -101,7 +98,7 @@ class ArcKinds:
 
 @dataclass(frozen=True)
 class Fold:
-    """The groups over some axes of a mesh, of which one represents all groups that are equivalent under symmetry."""
+    """The groups over some mesh axes, by kind. Symmetry makes groups of one kind equivalent, and one represents all."""
 
     starts: tuple[int, ...]
     """The first rank of a representative group of each kind."""
@@ -114,8 +111,8 @@ class Fold:
         return self.kinds.key(arc)
 
     def folded(self, totals: Mapping[int, float]) -> dict[int, tuple[int, float]]:
-        """Return, by the number of a class of arcs, the class's first arc and the bytes that all groups put on each of
-        its arcs. `totals` holds the bytes that one group of each kind puts on single arcs."""
+        """Return, by the number of each class of arcs, its first arc and the bytes that all groups together put on each
+        of its arcs. `totals` holds the bytes that the representative groups put on single arcs."""
         kinds, kind_of, copies = self.kinds.found, self.kinds.kind_of, self.copies
         found: dict[int, tuple[int, float]] = {}
         for arc, total in totals.items():
@@ -125,7 +122,7 @@ class Fold:
         return found
 
     def on_arc(self, arc: int, folded: Mapping[int, tuple[int, float]]) -> float | None:
-        """Return the bytes on `arc`, from the result of `folded`. None if no arc of its class carries bytes."""
+        """Return the bytes on `arc`, from the result of `folded`; None if its class carries no bytes."""
         kind, _ = self.kinds.kind_of(arc)
         return folded[kind][1] if kind in folded else None
 
@@ -133,9 +130,9 @@ class Fold:
 def fold_of(
     links: MachineLinks, used: Sequence[Axis], devices: int, kinds: dict[FoldedDigits, ArcKinds] | None = None
 ) -> Fold | None:
-    """Return the fold of the groups over the axes `used` of a mesh of `devices` on the machine of `links`.
+    """Return the kinds (`Fold`) of the groups over the axes `used`, in a mesh of `devices` on the machine of `links`.
 
-    None if symmetry makes no two groups equivalent. `kinds` caches those of other axes of the machine.
+    None if symmetry makes no two groups equivalent. `kinds` caches the classes of arcs for calls with other axes.
 
     >>> from planc.graph.symmetry import Digit
     >>> nodes = Symmetry((Digit(8), Digit(4)), addresses=[])  # four nodes of eight

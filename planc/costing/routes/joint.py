@@ -1,4 +1,4 @@
-"""Link loads of collectives that run at once: each link's busy share of every collective's seconds."""
+"""Link loads of collectives that run at once: the share of each collective's seconds in which a link is busy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUNDED = 12
 
 class LinkLoads:
     """For each link, the share of a collective's sending seconds in which the link is busy. It is 1 on the busiest link
-    if the collective has one phase. A link is known by the first arc of its bundle, which also represents bundles that
+    if the collective has one phase. The first arc of a bundle represents all its parallel links, and all bundles that
     symmetry makes equivalent."""
 
     def __init__(
@@ -43,12 +43,11 @@ class LinkLoads:
 
     @cached_property
     def kinds(self) -> ArcKinds | None:
-        """The classes of arcs that symmetry makes equivalent; None if every group was routed."""
+        """The classes of equivalent arcs; None if every group was routed."""
         return self._fold.kinds if self._fold else None
 
     def largest(self, kinds: Sequence[ArcKinds]) -> dict[Hashable, float]:
-        """Return, for links that all of `kinds` together make equivalent, the largest share of the seconds (s/s) on any
-        of them."""
+        """Return the largest busy share (s/s) in each class of links. `kinds` together say which are equivalent."""
         found = self._largest.get(among := tuple(map(id, kinds)))
         if found is None:
             key, found = _common_key(kinds), {}
@@ -60,11 +59,11 @@ class LinkLoads:
 
 
 def joint_shares(loads: Sequence[LinkLoads]) -> list[Shares]:
-    """Return, for each link that may be the busiest when the collectives of `loads` mix in any proportion, its busy
-    share of each collective.
+    """Return the busy shares of each link that may be the busiest when the collectives of `loads` mix in any
+    proportion: one share for each collective.
 
-    A link dominated by another in every component is left out. If loads are folded by different symmetries, a link has
-    the largest share of those equivalent under all: never less than its own.
+    A link is left out if another is at least as busy under every collective. If the loads are folded by different
+    symmetries, a link has the largest share of its equivalents, which may exceed its own.
     """
     known = loads[0].joint
     key = tuple(loads)
@@ -92,7 +91,7 @@ def _largest(every: set[Shares]) -> Iterator[Shares]:
 
 
 def _common_key(kinds: Sequence[ArcKinds]) -> Callable[[int], Hashable]:
-    """Return a function that maps arcs to equal keys if all of `kinds` together make them equivalent."""
+    """Return a function that maps arcs to the same key if all of `kinds` together make them equivalent."""
     if not kinds:
         return int
     if len(kinds) == 1:

@@ -1,8 +1,8 @@
-"""Collectives on a torus: every dim is a ring or a line of links, along which members of groups have some distance.
+"""Collectives on a torus, every dim of which is a ring or a line of links.
 
 Messages are routed in the order of the dims, so the lines of one dim are independent. A gather over several dims uses
-every order at once, with a part of the buffer each, sized so that all dims finish together if possible (Chan et al.
-2007).
+every order of the dims at once, each for a part of the buffer. The parts are sized so that all dims finish together if
+possible (Chan et al. 2007).
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ Loads = dict[tuple[int, int], float]
 
 @dataclass(frozen=True)
 class TorusLine:
-    """One dim of a torus: its length, whether it is a ring, and the bandwidth and name of the slowest link at each
-    position, in each direction."""
+    """One dim of a torus: its length, whether it is a ring, and the slowest link at each position and direction."""
 
     length: int
     wrapped: bool
@@ -37,8 +36,7 @@ class TorusLine:
 
 
 def torus_lines(links: MachineLinks) -> tuple[TorusLine, ...]:
-    """Return the dims of the torus of `links`. Each position along a dim has the slowest link that any line has
-    there."""
+    """Return the dims of the torus of `links`, with the slowest link of all lines of the dim at each position."""
     rates: list[dict[tuple[int, int], float]] = [{} for _ in links.shape]
     names: list[dict[tuple[int, int], str]] = [{} for _ in links.shape]
     latency_s = 0.0
@@ -63,7 +61,7 @@ def torus_lines(links: MachineLinks) -> tuple[TorusLine, ...]:
 
 
 def groups_on_line(length: int, offsets: Sequence[int]) -> list[list[int]]:
-    """Return the positions (in hops) of every group along a line: translations of the first one, at `offsets`.
+    """Return the positions (in hops) of every group along a line: the first is at `offsets`, the others are shifted.
 
     >>> groups_on_line(8, [0, 2])
     [[0, 2], [1, 3], [4, 6], [5, 7]]
@@ -79,8 +77,7 @@ def groups_on_line(length: int, offsets: Sequence[int]) -> list[list[int]]:
 
 
 def gather_loads(line: TorusLine, groups: Sequence[Sequence[int]]) -> Loads:
-    """Return the loads when every member of `groups` passes one byte to the next, both ways around a ring, or along a
-    line.
+    """Return the loads of a gather in which every member of `groups` passes one byte to the next.
 
     A ring sends half in each direction; on a line both directions carry all, since each end lacks the other's data.
     """
@@ -101,8 +98,7 @@ def _goes_round(length: int, group: Sequence[int]) -> bool:
 
 
 def exchange_loads(line: TorusLine, groups: Sequence[Sequence[int]]) -> Loads:
-    """Return the loads when every member of `groups` sends a byte to each other member on the shorter path. If both
-    paths are equal, half goes each way."""
+    """Return the loads of an all-to-all of one byte per pair in `groups`, shared by equally short paths."""
     loads: Loads = defaultdict(float)
     for group in groups:
         for a, b in product(group, group):
@@ -139,10 +135,10 @@ def _carry(line: TorusLine, a: int, b: int, direction: int, amount: float, loads
 
 
 def gather_s(sizes: Sequence[int], each_s: Sequence[float]) -> float:
-    """Return the seconds to gather one byte in total over dimensions of `sizes`, with the best mix of their orders.
+    """Return the seconds to gather one byte in total over torus dims of `sizes`, with the best mix of orders of dims.
 
-    `each_s` holds the seconds in which a dimension transfers one byte per member. In an order, the first dimension
-    carries the smallest part. The fastest mix is a vertex of a linear program, found by enumerating all vertices.
+    `each_s` holds the seconds in which each dim transfers one byte per member. The first dim of an order carries the
+    least data. The fastest mix is a vertex of a linear program, found by enumerating all vertices.
 
     >>> gather_s([4, 4], [1.0, 1.0])  # half of 15/16 along each
     0.46875
@@ -164,8 +160,7 @@ def gather_s(sizes: Sequence[int], each_s: Sequence[float]) -> float:
 
 
 def _corner(orders: Sequence[Sequence[float]], tight: Sequence[int]) -> float:
-    """Return the seconds of the mix of orders in which the dims in `tight` finish together; infinity if there is no
-    such mix."""
+    """Return the seconds of the mix of orders in which the dims in `tight` finish together; infinity if none does."""
     n = len(orders)
     rows = [[*(o[d] for o in orders), -1.0, 0.0] for d in tight] + [[1.0] * n + [0.0, 1.0]]
     solved = _solved(rows)
@@ -175,8 +170,7 @@ def _corner(orders: Sequence[Sequence[float]], tight: Sequence[int]) -> float:
 
 
 def _solved(rows: list[list[float]]) -> list[float] | None:
-    """Return the solution of linear equations; None if it is not unique. A row holds the coefficients of an equation
-    and its right-hand side."""
+    """Return the solution of linear equations (rows of coefficients and right-hand side); None if it is not unique."""
     n = len(rows)
     for i in range(n):
         best = max(range(i, n), key=lambda r: abs(rows[r][i]))

@@ -71,8 +71,7 @@ def _lists(costed: CostedPlan) -> Sequence[Sequence[Action]]:
 def longest_path(lists: Sequence[Sequence[Action]], times: StageTimes) -> list[tuple[str, int, int, float]]:
     """Return the (kind, rank, stage, seconds) of each action on the longest path through `lists`, one list per rank.
 
-    `times` holds the seconds of one microbatch on each virtual stage. Two overlapped actions count as one with the
-    seconds of both.
+    `times` holds the seconds of a microbatch on each virtual stage. Two overlapped actions count as one.
 
     >>> from planc.pipeline.stage_times import stage_times
     >>> longest_path([[Action("forward", 0, 0), Action("backward", 0, 0)]], stage_times([1.0], [2.0]))
@@ -105,7 +104,8 @@ def longest_path(lists: Sequence[Sequence[Action]], times: StageTimes) -> list[t
 
 
 def _ends(lists: Sequence[Sequence[Action]]) -> Iterator[tuple[tuple[bool, int, int], Node]]:
-    """Yield the node at which each forward and input gradient ends. An action overlapped by the next ends with it."""
+    """Yield (True for a forward, stage, microbatch) of each forward and input gradient, and the node at which it ends.
+    An action overlapped by the next ends with it."""
     for rank, mine in enumerate(lists):
         for i, action in enumerate(mine):
             if action.kind != "backward_weight":
@@ -113,8 +113,8 @@ def _ends(lists: Sequence[Sequence[Action]]) -> Iterator[tuple[tuple[bool, int, 
 
 
 def _needed(action: Action) -> tuple[bool, int, int]:
-    """Return the action of another stage whose result `action` needs: True if it is a forward, its stage, its
-    microbatch. (False, -1, -1) for a weight gradient, which needs none."""
+    """Return (True for a forward, stage, microbatch) of the action on another stage whose result `action` needs;
+    (False, -1, -1) for a weight gradient, which needs none."""
     if action.kind == "backward_weight":
         return False, -1, -1
     forward = action.kind == "forward"
@@ -122,7 +122,6 @@ def _needed(action: Action) -> tuple[bool, int, int]:
 
 
 def _seconds(mine: Sequence[Action], i: int, times: StageTimes) -> float:
-    """Return the seconds of action `i` of a rank. If the next action overlaps it, the result is 0, and that of the next
-    action is the seconds of both."""
+    """Return the seconds of action `i` of a rank. Of two overlapped actions, the second has the seconds of both."""
     own = 0.0 if mine[i].overlaps_next else times.of(mine[i])
     return own + (times.of(mine[i - 1]) if i and mine[i - 1].overlaps_next else 0.0)

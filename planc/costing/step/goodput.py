@@ -75,11 +75,10 @@ def goodput(plan: Plan, mfu: float, reliability: Reliability | None = None) -> G
 
 
 def failures_per_day(plan: Plan, reliability: Reliability) -> dict[str, float]:
-    """Return the expected failures per day of the machine of `plan`, by component: `chips`, and links by name.
+    """Return the expected failures per day of the machine of `plan`: of `chips`, and of each kind of link by name.
 
-    The hardware file gives the failure rates of chips and links. A chip without a rate has the rate of `reliability`,
-    which covers all components. If links have rates of their own, the share of Llama 3's failures that the network
-    caused is subtracted from that rate.
+    The hardware file gives failure rates. A chip without one gets that of `reliability`, which covers all components.
+    If links have their own rates, the share of Llama 3's failures that the network caused is subtracted from it.
 
     >>> f"{failures_per_day(plan, Reliability())['chips']:.2f}"  # 512 chips x 419 / (16,384 x 54 days)
     '0.24'
@@ -94,8 +93,7 @@ def failures_per_day(plan: Plan, reliability: Reliability) -> dict[str, float]:
 
 
 def _failing_links(cluster: Cluster) -> dict[str, tuple[float, float]]:
-    """Return, for each link type with a failure rate in the hardware file, the number of links and the failures of one
-    link per year."""
+    """Return the number of links and the failures per link and year, of each link type with a failure rate."""
     if cluster.own_graph is None:
         link = cluster.link
         return {link.name: (_links(cluster), link.failures_per_year)} if link.failures_per_year else {}
@@ -113,8 +111,7 @@ def _failing_links(cluster: Cluster) -> dict[str, tuple[float, float]]:
 
 
 def _links(cluster: Cluster) -> float:
-    """Return the number of links between chips of `cluster`: one per chip in a node, one per pair of neighbours in a
-    torus."""
+    """Return the number of links between chips of `cluster`: one per chip of a node, or pair of torus neighbours."""
     if not cluster.is_torus:
         return cluster.chips
     slice_chips = cluster.chips // cluster.count
@@ -158,11 +155,9 @@ def useful_share(interval_s: float, stall_s: float, restart_s: float, between_s:
 
 
 def young_interval_s(stall_s: float, between_s: float) -> float:
-    """Return the seconds of training between checkpoints that are best to first order: sqrt(2 x checkpoint x time
-    between failures).
+    """Return the best seconds between checkpoints to first order: sqrt(2 x checkpoint x time between failures).
 
-    `stall_s` is what training waits for a checkpoint, `between_s` the mean between failures, both in seconds. Source:
-    Young 1974.
+    `stall_s` is what training waits for a checkpoint, `between_s` the mean time between failures. Source: Young 1974.
 
     >>> round(young_interval_s(stall_s=30.0, between_s=10_000.0))
     775

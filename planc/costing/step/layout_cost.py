@@ -1,5 +1,5 @@
-"""The cost of a layout in a search, from the seconds and bytes of its sections. Transfers and ranks are the same as in
-`planc.costing.step.step_time`, without rows of a report."""
+"""The cost of one layout in a search, from the seconds and bytes of its sections (kinds of layer). Transfers and ranks
+are costed as in `planc.costing.step.step_time`, but without rows of a report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from planc.sharding.stage_assignment import Division, StageKinds, microbatches_e
 
 @dataclass(frozen=True, slots=True)
 class StateSeconds:
-    """Seconds per step of transfers of state, the optimizer update, and gradient sums between pipeline ranks."""
+    """Seconds per step of state: transfers, the optimizer update, and gradient sums between pipeline ranks."""
 
     transfers: StateTransfers
     updates: dict[Sections, float]
@@ -34,7 +34,7 @@ class LayoutCost:
 
     `memory_gib` returns the memory (GiB) of the fullest device, given the simulated timeline. `offload_s` returns the
     exposed seconds of a pipeline rank's transfers to and from host memory. Its arguments are the rank, the seconds of
-    compute that can hide these transfers, and the seconds of transfers once a step that found no compute.
+    compute that can hide these transfers, and the exposed seconds of once-per-step transfers.
     """
 
     plan: Plan
@@ -47,7 +47,7 @@ class LayoutCost:
 
     @cached_property
     def work(self) -> RankWork:
-        """The seconds of the step before its pipeline is simulated."""
+        """The seconds of each part of the step, before its pipeline is simulated."""
         plan, division, sections = self.plan, self.division, self.compute.sections
         times = microbatches_each(plan)
         replayed = division.replayed

@@ -28,34 +28,33 @@ class LockstepCost:
         self._longest = max(stages, key=lambda v: plan.stages[v][1] - plan.stages[v][0])
 
     def sections(self, stage: int) -> dict[Section, int]:
-        """Return the layers of each kind that a rank runs for its virtual `stage`. In lockstep every stage takes as
-        long as the longest, so these are its layers (docs/reference/cost-model.md, "Pipelines in lockstep")."""
+        """Return the number of layers of each kind that a rank runs for any virtual `stage`: in lockstep, those of the
+        longest (docs/reference/cost-model.md, "Pipelines in lockstep")."""
         assert stage < len(self._plan.stages)
         return {s: n for s, n in sections_of(self._plan, self._longest).items() if s in self._blocks}
 
     def stages(self) -> StageKinds:
-        """Return the kinds of virtual stages on a rank, with their number: in lockstep all are as long as the
-        longest."""
+        """Return the number of virtual stages on a rank, by the layers of one: in lockstep, those of the longest."""
         return {tuple(self.sections(0).items()): self.chunks}
 
     def load(self, rank: int) -> dict[Section, int]:
-        """Return the copies of each kind of block that pipeline rank `rank` runs for one microbatch. All ranks share
-        the sections before and after the layers."""
+        """Return the number of layers of each kind that pipeline rank `rank` runs for one microbatch. Sections before
+        and after the layers are left out, since all ranks share them."""
         assert rank < self._plan.pipeline
         return {s: n * self.chunks for s, n in self.sections(0).items()}
 
     def replayed(self, rank: int) -> dict[Section, int]:
-        """Return the copies in the `load` of pipeline rank `rank` that the backward recomputes."""
+        """Return the number of layers of each kind that the backward recomputes on pipeline rank `rank`."""
         if self._plan.recompute.every == 1:
             return self.load(rank)
         return {s: n for s, n in replayed_copies(self._plan, rank).items() if s in self._blocks}
 
     def useful(self, transfers: Sequence[Transfer]) -> list[Transfer]:
-        """Return `transfers` with only the calls for microbatches. Calls in ticks without a microbatch are part of the
+        """Return `transfers` without the calls in ticks that have no microbatch for the rank. Those are part of the
         rank's idle time (docs/reference/cost-model.md, "Pipelines in lockstep")."""
         ranks = self._plan.pipeline
         each = self.chunks * self._plan.microbatches
-        share = each / (each + ranks - 1)
+        share = each / (each + ranks - 1)  # each rank idles in ranks - 1 ticks of a pass
         return [t._replace(calls=t.calls * share) if self._in_ticks(t) else t for t in transfers]
 
     def _in_ticks(self, transfer: Transfer) -> bool:
@@ -64,8 +63,7 @@ class LockstepCost:
     def stage_costs(
         self, stages: Mapping[int, StageCost], sections: Mapping[Section, SectionTime], send_s: float
     ) -> list[StageCost]:
-        """Return the seconds of one microbatch on each virtual stage (docs/reference/cost-model.md, "Pipelines in
-        lockstep").
+        """Return the seconds of one microbatch on each virtual stage (cost-model.md, "Pipelines in lockstep").
 
         Args:
             stages: seconds of the layers of each virtual stage.
@@ -75,7 +73,7 @@ class LockstepCost:
         tick = _sum([stages[self._longest], StageCost(exposed_backward_s=send_s)])
         ends = [_compute(sections[s]) for s in ("first", "last") if s in sections]
         turning = _sum([tick, _sum(ends, 1 / self._plan.pipeline)])
-        last_chunk = len(stages) - self._plan.pipeline
+        last_chunk = len(stages) - self._plan.pipeline  # its ticks count the share of embedding and head
         return [turning if v >= last_chunk else tick for v in range(len(stages))]
 
 
@@ -84,5 +82,4 @@ def _compute(time: SectionTime) -> StageCost:
 
 
 def _sum(costs: Sequence[StageCost], share: float = 1.0) -> StageCost:
-    """Return `share` times the sum of `costs`."""
     return StageCost(**{f.name: share * sum(getattr(cost, f.name) for cost in costs) for f in fields(StageCost)})

@@ -1,7 +1,7 @@
 """Memory of a rank over the simulated step: persistent state, and the activations of each microbatch.
 
-State and communicators are allocated for the whole step. Gradients and buffers count with their largest size for the
-whole step, or after the last microbatch if memory peaks in the optimizer update. A microbatch's activations are
+State and communicators are allocated for the whole step. So are gradients and buffers, at their largest size, unless
+memory peaks in the optimizer update: then they are allocated after the last microbatch. A microbatch's activations are
 allocated at the end of its forward and freed at the end of its backward. They are scaled so that the peak equals the
 report's.
 """
@@ -24,7 +24,7 @@ WORKING = ("grads", "buffers")
 
 
 class HeldBytes(NamedTuple):
-    """Bytes that a rank holds from `start_s` to `end_s` (None: beyond the step); activations name their microbatch."""
+    """One allocation on a rank until `end_s` (None: beyond the step). Activations also have stage and microbatch."""
 
     rank: int
     part: str
@@ -87,7 +87,6 @@ def held_by_rank(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan], end
 
 
 def _activations(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan]) -> list[HeldBytes]:
-    """Return the activations that a rank saves, one entry for every microbatch and virtual stage."""
     plan, saved = costed.sharded.plan, saved_by_section(costed.sharded)
     ends = {
         (s.action.stage, s.action.microbatch): s.end_s

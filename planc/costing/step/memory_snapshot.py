@@ -45,8 +45,6 @@ def pickled(snapshot: dict[str, Any]) -> bytes:
 
 
 class _Block(NamedTuple):
-    """One allocation, with its address in the snapshot."""
-
     held: HeldBytes
     address: int
     size: int
@@ -64,8 +62,7 @@ def _blocks(plan: Plan, held: list[HeldBytes]) -> list[_Block]:
 
 
 def _segment(device: int, blocks: list[_Block]) -> dict[str, Any]:
-    """Return one memory segment that holds every allocation of a device. Blocks that remain at the end are marked as
-    allocated."""
+    """Return one memory segment with every allocation of a device; those without an end are marked as allocated."""
     total, left = sum(b.size for b in blocks), sum(b.size for b in blocks if b.held.end_s is None)
     return {
         "device": device,
@@ -115,8 +112,7 @@ def _event(action: str, block: _Block, at_s: float) -> dict[str, Any]:
 
 
 def _frames(plan: Plan, held: HeldBytes) -> list[dict[str, Any]]:
-    """Return a stack trace for the viewer, innermost frame first: the part of memory, the sentence that causes it, and
-    the plan."""
+    """Return a stack trace for the viewer, innermost frame first: memory part, sentence that causes it, plan."""
     cause = _cause(plan, held.part)
     of = f" of microbatch {held.microbatch}, stage {held.stage}" if held.microbatch is not None else ""
     file = cause.span.file if cause is not None else f"{plan.name}.plan"

@@ -23,8 +23,7 @@ def offload_s(sharded: Sharded, rank: int, passes_s: float, late_s: float) -> fl
     twice: for the compute copy and for the update. A saved tensor is copied out in the forward, and back in the
     backward. Both copies overlap with compute and with waits for other devices, together `passes_s` seconds in a step.
     In planc's own programs for torch, compute waits for both copies, since `torch.autograd.graph.save_on_cpu` runs on
-    its stream. While a microbatch waits for its copies, transfers once a step continue: the `late_s` seconds that found
-    no compute to overlap with.
+    its stream. Exposed once-per-step collectives (`late_s` seconds) run while a microbatch waits for its copies.
 
     >>> offload_s(sharded, 0, passes_s=6.0, late_s=0.0)  # the plan offloads nothing
     0.0
@@ -89,10 +88,9 @@ def saved_bytes(sharded: Sharded, rank: int) -> float:
 
 
 def saved_tensor_bytes(sharded: Sharded, tensor: str, section: str) -> float:
-    """Return the bytes of `tensor` that a `section` saves on one device for one microbatch, in every layout that is
-    needed later.
+    """Return the bytes of `tensor` that a `section` saves on one device for one microbatch, in all layouts together.
 
-    The ops that save the tensor need it. If no op saves it, the recomputed ops that read it do.
+    The ops that save the tensor determine the layouts. If no op saves it, the recomputed ops that read it do.
 
     >>> product = ops["ffn.down"].op.inputs[0]
     >>> saved_tensor_bytes(sharded, product, "block") == 2 * 8192 * 28672 / 8  # bf16, over tp 8
@@ -113,8 +111,7 @@ def _saved_layouts(sharded: Sharded, tensor: str, section: str) -> list[Layout]:
 
 
 def _saves_divided(sharded: Sharded, o: OpSharding) -> bool:
-    """True if op `o` saves its input before it is gathered. An expert's matmul does not, because the dispatcher gathers
-    its input."""
+    """True if op `o` saves its input before the gather. An expert's matmul does not: the dispatcher gathers it."""
     policy, params = sharded.stack.policy, sharded.model.param
     shared = policy.shared_beside_dispatch and "shared_ffn" in {d for p in o.op.params for d in params[p].dims}
     return policy.saves_divided and o.op.region != EXPERTS and not shared

@@ -2,7 +2,7 @@
 
 Most activation collectives are fully exposed, because the next op needs their result. A few overlap with compute.
 Parameter gathers overlap with the remaining compute of the forward. Gradient reductions overlap with the compute of the
-backward that its parameter gathers leave. A second of compute hides one second of transfer, and the rest is exposed.
+backward that hides no parameter gathers. A second of compute hides one second of transfer, and the rest is exposed.
 Transfers that run once a step overlap with one microbatch.
 """
 
@@ -23,13 +23,13 @@ from planc.sharding.recompute import replay
 def exposed_activations(
     sharded: Sharded, section: Section, phase: ActivationPhase, transfers: Sequence[Transfer]
 ) -> tuple[list[float], float]:
-    """Return the exposed seconds of each transfer, launches included, for one copy of a section and one microbatch, and
-    the seconds of compute that hide the rest.
+    """Return the exposed seconds of each transfer, launches included, and the seconds of compute that hide transfers,
+    for one copy of a section and one microbatch.
 
     Most transfers are exposed. The rings of context parallelism overlap with attention, and `overlap` sentences name
-    other overlaps. `dual_batch` overlaps one microbatch's transfers with another's compute (DeepSeek-V3 report,
-    section 3.2.2). `weight_gradients` overlaps reductions of input gradients with the matmuls of weight gradients.
-    Other methods overlap a transfer with the matmuls that produce or consume its data.
+    other overlaps. `dual_batch` hides one microbatch's transfers by another's compute (DeepSeek-V3, section 3.2.2).
+    `weight_gradients` overlaps reductions of input gradients with the matmuls of weight gradients. Other methods
+    overlap a transfer with the matmuls that produce or consume its data.
 
     Args:
         sharded: the plan with its layouts.
@@ -62,8 +62,7 @@ def exposed_activations(
 
 
 def waited(transfers: Sequence[Transfer], exposed: Sequence[float]) -> LinkSeconds:
-    """Return the exposed part of activation `transfers`, from their `exposed` seconds, without launches and without
-    transfers that run once a step."""
+    """Return the exposed part of activation `transfers`, without launches and once-per-step transfers."""
     found = []
     for t, seconds in zip(transfers, exposed, strict=True):
         if t.links.total_s and t.per == "microbatch":
@@ -82,8 +81,8 @@ NARROW_FIRST = (("attention",), (WEIGHTS,), ("matmul", WEIGHTS), ())
 def _windows(
     sharded: Sharded, phase: ActivationPhase, transfers: Sequence[Transfer]
 ) -> Iterator[tuple[list[int], tuple[str, ...], float]]:
-    """Yield the transfers that overlap with compute, in groups: their indices in `transfers`, the kinds of op that they
-    overlap with (empty: all kinds), and the share by which they slow this compute (contention)."""
+    """Yield groups of transfers that overlap with compute: their indices in `transfers`, the kinds of op that hide them
+    (empty: all kinds), and the share by which they slow this compute (contention)."""
     plan, chip = sharded.plan, sharded.plan.cluster.chip
     rings = [i for i, t in enumerate(transfers) if t.op == "send_recv"]
     if rings:
@@ -100,8 +99,7 @@ def _windows(
 
 
 def _free(sharded: Sharded, section: Section, phase: ActivationPhase) -> dict[str, float]:
-    """Return the compute seconds of one copy of `section` in one phase, by kind of op, for transfers to overlap
-    with."""
+    """Return the compute seconds of one copy of `section` in one phase that can hide transfers, by kind of op."""
     chip, free = sharded.plan.cluster.chip, dict[str, float]()
     seconds = ops_s(sharded, section, chip, backward=phase == "backward")
     if phase == "recompute":
@@ -135,8 +133,8 @@ DUAL_BATCH_CORES = 20
 
 
 class WindowTotals(dict[str, tuple[float, float]]):
-    """The transfers of a rank that overlap with the same compute, by phase: the seconds of all calls, and the number of
-    calls of the most frequent transfer."""
+    """The transfers of a rank that overlap with the same compute (an overlap window), by phase: the seconds of all
+    calls, and the number of calls of the most frequent transfer."""
 
     def add(self, phase: str, seconds: float, calls: float) -> None:
         """Add transfers of a `phase`: their total `seconds`, and the `calls` of the most frequent one."""
@@ -157,7 +155,7 @@ class WindowTotals(dict[str, tuple[float, float]]):
 
 
 def exposed_share(transfer_s: float, min_s: float, cover_s: float, contention: float) -> tuple[float, float]:
-    """Return the exposed share of each transfer in an overlap window, and the compute left for the next window (s).
+    """Return the exposed share of the transfers in an overlap window, and the compute left for the next window (s).
 
     Args:
         transfer_s: seconds of the window's transfers, which share links and run in sequence.
@@ -177,7 +175,7 @@ def exposed_share(transfer_s: float, min_s: float, cover_s: float, contention: f
 
 
 def slowed_share(share: float, contention: float) -> float:
-    """Return the share of a transfer that lengthens the step if `share` is exposed and the rest slows compute.
+    """Return the share of a transfer that lengthens the step: the exposed `share`, and `contention` times the rest.
 
     >>> slowed_share(0.25, contention=0.1)  # a quarter, and a tenth of the other three
     0.325

@@ -1,7 +1,7 @@
-"""The cost of one pipeline rank: exposed seconds of its transfers of state, given its transfers and compute.
+"""The cost of one pipeline rank: exposed seconds of its transfers of state (parameters, gradients, moments).
 
-`planc check` and `planc cost` use the transfers of report rows (the plan's or a target's), `planc search` those of
-propagation. The seconds are the same.
+`planc check` and `planc cost` take transfers from the report's rows (predicted collectives), `planc search` from
+sharding propagation. The seconds are the same.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ Load = Mapping[Section, int]
 
 
 class Window(NamedTuple):
-    """Compute that transfers of state can overlap with: the forward or backward of one stage, or of all stages of a
-    rank."""
+    """Compute that can hide transfers of state: the forward or backward of one stage, or of all stages of a rank."""
 
     kind: StageKind
     stages: int
@@ -38,7 +37,7 @@ class Window(NamedTuple):
 
 
 class RankCost:
-    """Exposed seconds of one pipeline rank's transfers of state."""
+    """Exposed seconds of one pipeline rank's transfers of state (parameters, gradients, moments)."""
 
     def __init__(self, load: Load, stages: StageKinds, times: int, contention: float) -> None:
         self.load, self.times, self.contention = load, times, contention
@@ -56,8 +55,7 @@ class RankCost:
     def hide(
         self, per: Per, backward: bool, groups: Sequence[TransferGroup], windows: Sequence[Window]
     ) -> Sequence[Window]:
-        """Add the exposed seconds of the transfers `groups`. Return the `windows` with the compute that no transfer
-        overlaps with.
+        """Add the exposed seconds of the transfers `groups`. Return the `windows` with the compute left for others.
 
         Transfers that run for each microbatch overlap only with compute of their own stage.
 
@@ -97,8 +95,7 @@ class RankCost:
         return left
 
     def exposed_s(self, transfer: Transfer, waits: bool) -> float:
-        """Return the exposed seconds per step of a `transfer` of state or of a scalar on this rank. A transfer that
-        `waits` is fully exposed."""
+        """Return the exposed seconds per step of a `transfer` of state or of a scalar: all of them if it `waits`."""
         t = transfer
         n = t.calls * (1 if t.section == STEP else self.load[t.section]) * (self.times if t.per == "microbatch" else 1)
         hides = t.carries in ("param", "grad") and not waits
@@ -109,9 +106,9 @@ class RankCost:
 def _hidden(
     groups: Sequence[tuple[TransferGroup, float]], cover_s: float, waits: LinkSeconds
 ) -> tuple[float, LinkSeconds]:
-    """Return the seconds of state transfers that run at the same time as activation transfers, and the activation
-    transfers that are left for other state transfers. `groups` are state transfers with their number of calls,
-    `cover_s` is the compute that hides the first of them, and `waits` are the exposed activation transfers."""
+    """Return the seconds of state transfers that run beside exposed activation transfers (`waits`), and those
+    activation transfers beside which none run. `groups` are state transfers with their number of calls, the first
+    `cover_s` seconds of which compute hides."""
     if not waits.total_s:
         return 0.0, waits
     state = summed(g.links.times(n) for g, n in groups if not g.waits)
@@ -142,7 +139,7 @@ def rank_cost(
         compute: seconds of one copy of each section for one microbatch.
         transfers: transfers of state of one copy of each section.
         contention: share by which a transfer slows overlapped compute.
-        shared: gradients that several pipeline ranks sum; None if there are none, or if `transfers` contain them.
+        shared: gradients that several pipeline ranks sum; None if there are none, or if they are in `transfers`.
     """
     cost = RankCost(load, stages, times, contention)
     cost.after_s = transfers.after_s
@@ -164,8 +161,8 @@ def rank_cost(
 def _of_stages(
     stages: StageKinds, times: int, cover_s: Mapping[Section, float], waits: Mapping[Section, LinkSeconds]
 ) -> list[Window]:
-    """Return one window for each kind of stage: the pass of all microbatches. `cover_s` (compute) and `waits` (exposed
-    activation transfers) are for one copy of a section and one microbatch."""
+    """Return one window for each kind of stage: the forward or backward of all microbatches. `cover_s` (compute) and
+    `waits` (exposed activation transfers) are for one copy of a section and one microbatch."""
     total = sum(stages.values())
     return [
         Window(
@@ -181,7 +178,7 @@ def _of_stages(
 
 def _of_one_microbatch(load: Load, left: Iterable[Window], times: int) -> list[Window]:
     """Return one window: the compute of one microbatch on all stages of the rank. `left` are the windows of all
-    microbatches, without the compute that hides transfers of each microbatch."""
+    microbatches, with the compute that hides no per-microbatch transfers."""
     cover_s = sum([w.stages * w.cover_s for w in left])
     waits = summed(w.waits.times(w.stages / times) for w in left if w.waits.total_s)
     return [Window((), 1, {**load, STEP: 1}, cover_s / times, waits)]

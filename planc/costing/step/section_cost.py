@@ -1,7 +1,7 @@
-"""Seconds and bytes of one copy of each section of a model. The cost of every layout is computed from them.
+"""Seconds and bytes of one copy of each section of a model (embedding, layer of each kind, head).
 
-The compute and saved activations of a copy depend on the axes inside a data-parallel rank. Its state and the transfers
-of that state depend on where state is stored. The thousands of layouts of a search share most of both.
+The compute and saved activations of a copy depend on the axes inside a data-parallel rank. Its state (parameters,
+gradients, moments) and its transfers depend on where state is stored. Layouts in a search share most of both.
 """
 
 from __future__ import annotations
@@ -51,9 +51,8 @@ def section_seconds(
     exposed: Mapping[ActivationPhase, tuple[Iterable[float], float]],
     waits: Mapping[ActivationPhase, LinkSeconds],
 ) -> SectionSeconds:
-    """Return the seconds of a section, from its compute (`time`) and its activation transfers by phase. `exposed` holds
-    the exposed seconds of each transfer, and the seconds of compute that hide the rest; `waits` the link seconds of the
-    transfers that the section waits for."""
+    """Return the seconds of a section, from its compute (`time`) and its activation transfers by phase: `exposed`
+    seconds of each, with the compute that hides others, and the transfers that the section `waits` for."""
     forward_s, recompute_s, backward_s = (sum(exposed[phase][0]) for phase in PHASES)
     hidden = exposed["forward"][1], exposed["recompute"][1], exposed["backward"][1]
     on_links = waits["forward"], waits["recompute"], waits["backward"]
@@ -78,8 +77,7 @@ class MicrobatchSeconds:
 
 
 def microbatch_seconds(sharded: Sharded, links: LinkTimes) -> MicrobatchSeconds:
-    """Return the seconds of one copy of each section of `sharded` for one microbatch. `links` holds the seconds of
-    collective calls.
+    """Return the seconds of one copy of each section of `sharded` for one microbatch. `links` holds those of calls.
 
     >>> from planc.costing.step.transfers import LinkTimes
     >>> seconds = microbatch_seconds(sharded, LinkTimes())
@@ -129,7 +127,7 @@ def _exposed(
 
 @dataclass(frozen=True, slots=True)
 class SavedActivations:
-    """Bytes of one microbatch: saved by one copy of each section, recomputed in the backward, sent between stages."""
+    """Activation bytes of a microbatch: saved by each section, recomputed (`replays`), sent to a stage (`boundary`)."""
 
     saved: dict[Section, float]
     replays: Replays
@@ -151,8 +149,7 @@ class SavedActivations:
 
 
 def saved_activations(sharded: Sharded) -> SavedActivations:
-    """Return the activation bytes of one microbatch of `sharded` on a device: saved tensors, workspace of the backward,
-    and the tensor that a stage sends.
+    """Return the activation bytes of one microbatch of `sharded` on a device: saved, recomputed, and sent to a stage.
 
     >>> saved_activations(sharded).boundary / 2**20  # MiB: 8192 tokens x 8192 in bf16, over tp 8
     16.0
@@ -162,8 +159,8 @@ def saved_activations(sharded: Sharded) -> SavedActivations:
 
 @dataclass(frozen=True, slots=True)
 class StateBytes:
-    """Bytes of state on a device: of one copy of the parameters, by the sections that use them (`resting`); of the
-    gather and reduce buffers of each section (`passing`); and of the communicators."""
+    """Bytes of state on a device: of one copy of parameters, gradients and moments, by the sections that use them
+    (`resting`); of the gather and reduce buffers of each section (`passing`); and of the communicators."""
 
     resting: dict[Sections, float]
     passing: dict[Section, PassingBytes]
@@ -201,7 +198,7 @@ def resting_bytes(state: StateBytes, load: Mapping[Section, int], blocks: Contai
 
 
 def passing_on(state: StateBytes, load: Iterable[Section]) -> PassingBytes:
-    """Return the largest gather buffer and the largest reduce buffer (bytes) on a rank with the sections in `load`.
+    """Return the largest gather buffer and the largest reduce buffer (bytes) in `state` of the sections in `load`.
 
     >>> passing_on(StateBytes({}, {"block": (3.0, 1.0), "last": (2.0, 4.0)}, communicators=0.0), ["block", "last"])
     (3.0, 4.0)
@@ -247,8 +244,7 @@ def shared_gradients(sharded: Sharded, links: LinkTimes) -> tuple[SharedGradient
 
 
 def shared_group(plan: Plan, shared: Iterable[SharedGradient], load: Mapping[Section, int]) -> TransferGroup | None:
-    """Return the gradients in `shared` that a rank with this `load` sums, as one group, or None. `plan` holds the
-    pipeline."""
+    """Return the gradients in `shared` that a rank with this `load` sums in `plan`'s pipeline, as one group or None."""
     apart = ("first" in load) != ("last" in load)
     if not (apart or microbatch_copies(plan.split) > 1):
         return None

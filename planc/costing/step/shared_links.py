@@ -1,7 +1,7 @@
 """Contention between state and activation transfers that run at once, on machines described as graphs.
 
-A step blocks on most activation transfers. State transfers continue meanwhile: at full rate on links of their own, at
-half rate on links that both use.
+A step waits for most activation transfers. Transfers of state (parameters, gradients) continue meanwhile: at full rate
+on links that activations do not use, at half rate on the others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LinkSeconds:
-    """Seconds of a sequence of transfers, and the seconds in which their links are busy."""
+    """Seconds of transfers that run in sequence, and the seconds in which their links are busy."""
 
     total_s: float = 0.0
     sent: tuple[tuple[LinkLoads, float], ...] = ()
@@ -52,8 +52,8 @@ def summed(each: Iterable[LinkSeconds]) -> LinkSeconds:
 
 
 def beside(state: LinkSeconds, waits: LinkSeconds) -> tuple[float, LinkSeconds]:
-    """Return how much longer the transfers of `state` take than the activation transfers `waits`, for which the step
-    waits, in seconds; and the part of `waits` during which no state transfer runs.
+    """Return the seconds that `state` adds to the activation transfers `waits` if both start together, and the part of
+    `waits` during which no state transfer runs.
 
     >>> beside(LinkSeconds(3.0), LinkSeconds(2.0))  # no link is used by both
     (1.0, LinkSeconds(total_s=0.0, sent=()))
@@ -84,8 +84,7 @@ def at_once_s(one: tuple[float, float], other: tuple[float, float]) -> float:
 
 
 def _by_link(state: Mapping[LinkLoads, float], waits: Mapping[LinkLoads, float]) -> Iterable[tuple[float, float]]:
-    """Yield, for each link that may be the busiest, its busy seconds for state transfers and its busy seconds for
-    activation transfers."""
+    """Yield, for each link that may be the busiest, its busy seconds for `state` and for `waits` (activations)."""
     if not state or not waits:
         return
     from planc.costing.routes.joint import joint_shares

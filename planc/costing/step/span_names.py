@@ -31,7 +31,9 @@ def action_name(kind: Kind, stage: int, microbatch: int) -> str:
 
 
 def part_name(action: str, part: str, causes: Iterable[Cause | None] = ()) -> str:
-    """Return the name of another part of an action, with its sentences. `action` is empty after the last microbatch.
+    """Return the name of a part of an action (its recompute, say) with its sentences.
+
+    `action` is empty after the last microbatch.
 
     >>> part_name("0B3", "recompute", [plan.recompute.cause])
     '0B3 recompute: llama3_70b_h100.plan:15  recompute attention.core'
@@ -40,7 +42,7 @@ def part_name(action: str, part: str, causes: Iterable[Cause | None] = ()) -> st
 
 
 def transfer_name(rows: Iterable[Collective]) -> str:
-    """Return the name of the collectives `rows` with their sentences. All have the same operation and axis.
+    """Return the name of the collectives `rows`, followed by their sentences. All have the same operation and axis.
 
     >>> transfer_name([costed.collectives[0].row]).partition(":")[0]
     'reduce_scatter of activations over tp, forward'
@@ -58,12 +60,12 @@ def transfer_words(rows: Iterable[Collective]) -> str:
 
 
 def optimizer_cause(plan: Plan) -> Cause | None:
-    """Return the sentence of `plan` that determines the seconds of the update: where state is stored, or Muon's."""
+    """Return the sentence of `plan` that determines the update's seconds: Muon's, or where moments are stored."""
     return plan.optimizer.cause if plan.optimizer.name == "muon" else plan.cause_of_store("optimizer")
 
 
 class TransferNames:
-    """Names of a program's collectives by operation and mesh dimension, which a running program can report."""
+    """Names of a program's collectives by operation and mesh dimension: a running program can report these two."""
 
     def __init__(self, rows: Iterable[tuple[str, Collective]]) -> None:
         """Index the predicted collectives. `rows` pairs each with the name of its axes in the emitted mesh."""
@@ -73,7 +75,8 @@ class TransferNames:
             self._rows.setdefault((row.op, dimension), []).append(row)
 
     def name(self, op: str, dimension: str, letter: str = "") -> str:
-        """Return the name of a collective `op` over `dimension`, in an action with this `letter` if it is known."""
+        """Return the name of a collective `op` over `dimension`, in an action of `letter` F, B, I or W ("":
+        unknown)."""
         key = op, dimension, letter
         if key not in self._names:
             rows = self._rows.get((op, dimension), [])

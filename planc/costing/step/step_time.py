@@ -86,7 +86,7 @@ class Timed:
 
     @property
     def mine(self) -> list[Collective]:
-        """The collectives of the slowest rank's class. Their exposed seconds are part of the step."""
+        """The collectives of the slowest rank, whose exposed seconds are part of the step."""
         return [r for r in self.rows if r.stage == self.rank_classes[self.slowest]]
 
     @cached_property
@@ -106,8 +106,8 @@ class Timed:
         )
 
     def _rows_by_rank(self) -> Iterator[tuple[Collective, float, float]]:
-        """Yield each collective of every rank with its seconds and its exposed seconds. They are known for one rank of
-        each class; the collectives of the others have the same order."""
+        """Yield each collective of every rank with its seconds and its exposed seconds. These are known for one rank of
+        each class of equal ranks, whose collectives have the same order."""
         if all(like == rank for rank, like in enumerate(self.rank_classes)):
             yield from zip(self.rows, self.seconds, self.exposed, strict=True)
             return
@@ -119,7 +119,7 @@ class Timed:
 
 
 def by_stage(rows: Iterable[Collective]) -> dict[int, list[Collective]]:
-    """Group the collectives in `rows` by pipeline rank, in order.
+    """Return the collectives in `rows` by pipeline rank, in order.
 
     >>> {rank: len(rows) for rank, rows in by_stage(costed.timed.rows).items()}  # one rank of each class
     {0: 35, 1: 32, 3: 39}
@@ -131,10 +131,10 @@ def by_stage(rows: Iterable[Collective]) -> dict[int, list[Collective]]:
 
 
 def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None, links: LinkTimes | None = None) -> Timed:
-    """Cost every rank, simulate the pipeline with each stage's seconds, and add the work done once a step.
+    """Return the cost of a step: of every rank, of the simulated pipeline, and of the work done once a step.
 
-    `rows` are a target's collectives for `sharded`'s plan, rank by rank; by default, the plan's own, which ranks of one
-    class share. `links` replaces the seconds of collective calls on the plan's machine.
+    `rows` are the collectives of a target's program for `sharded`'s plan, rank by rank. By default they are the plan's
+    own, for one rank of each class of equal ranks. `links` holds the seconds of collective calls (None: computed anew).
 
     >>> timed = step_time(sharded)
     >>> f"{timed.step.time_s:.2f} s, {timed.step.bubble_s:.2f} s of it bubble"
@@ -175,8 +175,7 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None, link
 
 @dataclass(frozen=True, slots=True)
 class _RankOfStep:
-    """The cost of a pipeline rank, and what it is computed from. Ranks with equal sections and transfers share one
-    object."""
+    """The cost of a pipeline rank, and what it is computed from. Equal ranks share one object."""
 
     transfers: list[Transfer]
     activations: dict[Section, dict[ActivationPhase, tuple[list[float], float]]]
@@ -200,7 +199,6 @@ class _StepCost:
         self._known: dict[object, _RankOfStep] = {}
 
     def rank(self, rank: int) -> _RankOfStep:
-        """Return the cost of pipeline rank `rank`, computed on first use."""
         if rank not in self._ranks:
             load, replayed = load_of(self.plan, rank), replayed_copies(self.plan, rank)
             stages = stages_on(self.plan, rank)
@@ -261,7 +259,6 @@ class _StepCost:
         return costs
 
     def send_s(self) -> float:
-        """Return the seconds to send a microbatch from one stage to the next."""
         sends = (r for here in self.rows.values() for r in here if between_stages(r))
         parts = self.plan.mesh.size(*scattering_axes(self.plan, self.sharded.stack))
         return next(
@@ -269,7 +266,6 @@ class _StepCost:
         )
 
     def optimizer_s(self, rank: int) -> float:
-        """Return the seconds of the optimizer update on `rank`."""
         return optimizer_s(self.updates, updated_load(self.sharded, rank), self.plan.model.blocks)
 
     def exposed(self, rank: int) -> Iterator[float]:
@@ -295,8 +291,8 @@ class _StepCost:
 
 
 def updated_load(sharded: Sharded, rank: int) -> dict[str, int]:
-    """Return the copies of each section that pipeline rank `rank` of `sharded` updates. In lockstep every rank also
-    updates the sections before and after the layers.
+    """Return the copies of each section (embedding, layers, head) that pipeline rank `rank` of `sharded` updates. In
+    lockstep every rank also updates embedding and head.
 
     >>> from dataclasses import replace
     >>> updated_load(sharded, 1), updated_load(replace(sharded, stack=replace(sharded.stack, lockstep=True)), 1)
@@ -308,8 +304,8 @@ def updated_load(sharded: Sharded, rank: int) -> dict[str, int]:
 
 
 def copies_run(sharded: Sharded, rank: int) -> dict[str, float]:
-    """Return the copies of each section that pipeline rank `rank` of `sharded` runs for one microbatch. In lockstep it
-    runs a share of the sections before and after the layers, and as many layers as the rank with the most.
+    """Return the copies of each section (embedding, layers, head) that pipeline rank `rank` of `sharded` runs for a
+    microbatch. In lockstep it runs a share of embedding and head, and as many layers as the rank with the most.
 
     >>> from dataclasses import replace
     >>> copies_run(sharded, 0), copies_run(replace(sharded, stack=replace(sharded.stack, lockstep=True)), 0)
@@ -349,9 +345,7 @@ class RankWork:
 
 
 def critical_rank(busy_s: Sequence[float], after_s: Sequence[float]) -> int:
-    """Return the pipeline rank with the most busy seconds, work after the pipeline included; the first of equal ranks.
-
-    `busy_s` and `after_s` are each rank's seconds inside the pipeline and after it.
+    """Return the pipeline rank that is busiest in (`busy_s`) and after (`after_s`) the pipeline; the first of equals.
 
     >>> critical_rank([3.0, 4.0, 4.0], [1.0, 0.5, 0.0])
     1
@@ -376,9 +370,9 @@ def rank_work(
         costs: seconds of one microbatch on each virtual stage.
         send_s: seconds to send a microbatch from one stage to the next.
         ranks: the exposed transfers of state of each rank.
-        optimizer_s: seconds of a rank's update.
-        offload_s: exposed seconds of a rank's transfers to its host, given the seconds of its forward and
-            backward, and of the transfers once a step that found no compute.
+        optimizer_s: function that returns the seconds of a rank's update.
+        offload_s: function that returns the exposed seconds of a rank's transfers to its host, given the rank, the
+            seconds of its forward and backward, and the exposed seconds of its once-per-step transfers.
     """
     times = stage_times(
         [c.forward_s + c.exposed_forward_s for c in costs],

@@ -39,7 +39,7 @@ COUNTED = {
 
 
 class TraceSpan(NamedTuple):
-    """A time span of a rank. `part` is the report's part that contains it."""
+    """A time span of a rank. `part` is the part of the report's step time to which it belongs."""
 
     rank: int
     name: str

@@ -1,9 +1,9 @@
 """Transfers: collectives with their seconds, from which step times are computed.
 
 A transfer represents the calls of one collective by one copy of a section, in each microbatch or once a step.
-`transfers_of_rows` creates transfers from a report's rows: a plan's semantic collectives or a target's.
-`transfers_of_calls` creates them from the calls of propagation, for a search, which costs thousands of layouts without
-rows. Both return the same transfers for the same plan. `planc.costing.step.rank_cost` computes seconds from them.
+`transfers_of_rows` creates transfers from a report's rows: the predicted collectives of a plan or of a target's
+program. `transfers_of_calls` creates them from sharding propagation, for a search, which costs thousands of layouts
+without rows. Both return the same transfers for the same plan.
 """
 
 from __future__ import annotations
@@ -43,13 +43,11 @@ class LinkTimes:
 
     @cached_on(lambda links, plan, axes: (links.cache, (axes, plan.mesh.named_sizes)))
     def group(self, plan: Plan, axes: tuple[str, ...]) -> DeviceGroup:
-        """Return the device group over these `axes` of `plan`'s mesh. It depends only on the mesh, not on where state
-        is stored."""
+        """Return the device group over these `axes` of `plan`'s mesh, wherever state is stored."""
         return device_group(plan.mesh, plan.cluster, axes)
 
     def call_s(self, plan: Plan, op: CollectiveOp, buffer_bytes: float, axes: tuple[str, ...]) -> tuple[float, float]:
-        """Return the seconds of one call: (transfer, launch). `buffer_bytes` is the larger of input and output on one
-        device."""
+        """Return the (transfer, launch) seconds of one call with `buffer_bytes`, the larger of input and output."""
         group = self.group(plan, axes)
         return self._transfer_s(op, buffer_bytes, group), group.call_s
 
@@ -139,7 +137,7 @@ def transfers_of_rows(
 
 
 def transfers_of_calls(sharded: Sharded, section: Section, calls: Iterable[Call], links: LinkTimes) -> list[Transfer]:
-    """Return the transfers of one copy of a `section` of `sharded` for the `calls` of propagation, timed by `links`.
+    """Return the transfers of a copy of `section` of `sharded`, from sharding propagation (`calls`), timed by `links`.
 
     A group of one device transfers nothing.
     """
@@ -155,7 +153,7 @@ def transfers_of_calls(sharded: Sharded, section: Section, calls: Iterable[Call]
 
 @dataclass(frozen=True, slots=True)
 class TransferGroup:
-    """The sum of the state collectives of one copy of a section that overlap with the same compute."""
+    """The sum of the parameter and gradient collectives of a copy of a section that the same compute can hide."""
 
     section: Section
     phase: Phase
@@ -175,7 +173,7 @@ Directions = tuple[tuple[TransferGroup, ...], tuple[TransferGroup, ...]]
 
 @dataclass(frozen=True, slots=True)
 class StateTransfers:
-    """The transfers of state of one pipeline rank, in groups: those of each microbatch, and those once a step."""
+    """The parameter and gradient transfers of a pipeline rank, in groups: of each microbatch, and once a step."""
 
     per_microbatch: Directions
     per_step: Directions
@@ -184,8 +182,7 @@ class StateTransfers:
 
 
 def state_transfers(plan: Plan, transfers: Iterable[Transfer]) -> StateTransfers:
-    """Sum those `transfers` that carry parameters, gradients and scalars of `plan`. Transfers of activations are not
-    included."""
+    """Return the sums of those `transfers` that carry parameters, gradients and scalars of `plan`, not activations."""
     waiting, each = axes_that_wait(plan), microbatches_each(plan)
     sums: dict[tuple[Per, Section, Phase, bool], tuple[float, float, float]] = {}
     shared: dict[tuple[Per, Section, Phase, bool], list[LinkSeconds]] = {}
@@ -212,18 +209,16 @@ def state_transfers(plan: Plan, transfers: Iterable[Transfer]) -> StateTransfers
 
 
 def window_of(transfer: Transfer, times: int) -> Per:
-    """Return `microbatch` if a state `transfer` overlaps with the compute of every microbatch, `step` if it runs once a
-    step. The rank runs `times` microbatches.
+    """Return `microbatch` if a state `transfer` runs for every microbatch, `step` if it runs once a step.
 
-    With one microbatch both kinds of transfers overlap with the same compute, so the result is `step`.
+    If the rank runs only one microbatch (`times`), both overlap with the same compute, so the result is `step`.
     """
     return transfer.per if times > 1 else "step"
 
 
 def state_transfers_of(sharded: Sharded, links: LinkTimes, *, fewest: bool = False) -> StateTransfers:
-    """Return the state transfers of every section of `sharded`, and those of scalars, from the calls of propagation.
-    `links` holds the seconds of calls. With `fewest`, they are only the transfers that every program needs (`_fewest`),
-    without the host's time."""
+    """Return the transfers of parameters, gradients and scalars of `sharded`, from sharding propagation, timed by
+    `links`. With `fewest`, only those that every program needs count (`_fewest`), without the host's time."""
     calls = {section: list(state(sharded, section)) for section in sharded.ops}
     if fewest:
         calls = _fewest(calls)
@@ -233,9 +228,8 @@ def state_transfers_of(sharded: Sharded, links: LinkTimes, *, fewest: bool = Fal
 
 
 def _fewest(calls: Mapping[Section, Iterable[Call]]) -> dict[Section, list[Call]]:
-    """Return the fewest `calls` that any program needs for one copy of each section: once a step, a gather before
-    the first forward and a reduction after the backward. Calls of a section with the same operation and axes count
-    as one."""
+    """Return the fewest `calls` that any program needs for one copy of each section: once a step, a gather before the
+    first forward and a reduction after the backward. Calls with the same operation and axes count as one."""
     gathered: set[str] = set()
     fewest = {}
     for section, every in calls.items():
@@ -253,7 +247,7 @@ def _fewest(calls: Mapping[Section, Iterable[Call]]) -> dict[Section, list[Call]
 
 
 def axes_that_wait(plan: Plan) -> set[str]:
-    """Return the axes of `plan` whose transfers of state may not overlap: those of `overlap AXIS as none`.
+    """Return the axes of `plan` for which an `overlap AXIS as none` sentence forbids that transfers of state overlap.
 
     >>> axes_that_wait(plan)
     set()
