@@ -143,7 +143,6 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def _umask() -> int:
-    """Return the process's file mode mask."""
     mask = os.umask(0)  # no call reads the mask without setting it
     os.umask(mask)
     return mask

@@ -14,7 +14,7 @@ Severity = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Replace the text of `span` by `text`."""
+    """A replacement of the text in `span` by `text`."""
 
     span: Span
     text: str
@@ -60,7 +60,7 @@ class Diagnostic:
         return kinds[self.code[0]]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the diagnostic as an object of `planc.report/1`."""
+        """Return the diagnostic as a JSON object of the format `planc.report/1`."""
         return {
             "code": self.code,
             "severity": self.severity,

@@ -1,4 +1,4 @@
-"""Diagnostics for other programs: SARIF 2.1.0, GitHub's workflow commands, a line each."""
+"""Diagnostics for other programs: as SARIF 2.1.0, GitHub's workflow commands, or one line each."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from planc.language.build import Built
 
 
 def user_path(name: str, path: Path | None) -> str:
-    """Return the path from the working folder of the file that spans call `name`. `path` is the plan's file, if any."""
+    """Return the path, from the working folder, of the file that spans call `name`. `path` is the plan's file."""
     if path is None or name.startswith(("plans/hardware/", "plans/layouts/")):
         return name
     return str(path) if name == path.name else str(path.parent / name)

@@ -27,7 +27,7 @@ MOST_PLACES = 20
 
 @dataclass(frozen=True)
 class Answer:
-    """The cost of a plan for its target (None if it cannot be costed), and the diagnostics by which targets refuse."""
+    """The cost of a plan for its target (None if it cannot be costed), and the diagnostics of refusing targets."""
 
     costed: CostedPlan | None = None
     target: Target | None = None
@@ -98,7 +98,7 @@ def _cost_facts(costed: CostedPlan) -> dict[str, Any]:
 
 
 def run_lines(run: RunCost | None) -> list[str]:
-    """Return the whole `run` on one line: days, device hours and price. [] if the plan has neither length nor price."""
+    """Return the days, device hours and price of a `run` as one line; [] if the plan has neither length nor price."""
     if run is None:
         return []
     rate = ""

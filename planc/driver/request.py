@@ -30,8 +30,7 @@ def check_arguments(given: dict[str, int], target: str | None) -> None:
 
 
 def known_version(target: Target, runtime: str, version: str) -> Version | None:
-    """Return the framework version that the caller asks for a program of `runtime`; None if `version` is empty, which
-    means the version that planc is written for.
+    """Return the framework `version` that the caller wants for a program of `runtime`; None for "" (planc's default).
 
     Raises ValueError if the target, the runtime or the version is not one of planc's.
     """
@@ -86,8 +85,8 @@ class Request:
         return build_file(Path(self._source), self._given, on, self._unsaved)
 
     def refusals(self, target: Target, sharded: Sharded) -> list[Diagnostic]:
-        """Return the diagnostics with which `target` refuses the plan, read with the `on TARGET:` sentences of that
-        target. `sharded` is the plan with the sentences of `self.target`."""
+        """Return the diagnostics with which `target` refuses the plan, read with its `on TARGET:` sentences. `sharded`
+        is the plan with the sentences of `self.target`."""
         if not {target, self.target} & self.built.on or target == self.target:
             return refusals(sharded, load_backend(target))
         other = self.built_for(target)

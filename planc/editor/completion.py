@@ -113,8 +113,8 @@ def _names(
 def _legal_names(
     opened: Opened, place: _WordPlace, what: Follow, unsaved: Mapping[Path, str], settings: EditorSettings
 ) -> dict[str, tuple[str, ...]]:
-    """Return the legal names at the cursor, by description. The sentence is read with a placeholder name there,
-    followed by the words after it, or else by the shortest words that complete it."""
+    """Return the legal names at the cursor, by description. To find them, the sentence is read with a placeholder
+    there, followed by the words after the cursor or else by the fewest that complete the sentence."""
     line_end = place.text.find("\n", place.offset)
     line_end = len(place.text) if line_end < 0 else line_end
     rest = re.sub(r"^[\w.*]+", "", place.text[place.offset : line_end])

@@ -81,7 +81,7 @@ def quick_fix(finding: Diagnostic, fix: Fix, place: Place, positions: Callable[[
 
 
 def _new_text(edit: Edit, positions: Positions) -> str:
-    """Return the text of `edit`. A line added after a last line without a newline begins with a newline."""
+    """Return the text of `edit`, after a newline if it adds a line to a text whose last line has none."""
     text = positions.text
     beyond = edit.span.line > text.count("\n") + 1
     return f"\n{edit.text}" if beyond and text and not text.endswith("\n") else edit.text

@@ -17,7 +17,7 @@ from planc.syntax.tree import Sentence
 
 
 def hover(opened: Opened, line: int, column: int) -> tuple[str, Span] | None:
-    """Return Markdown and its span for `line` and `column` (1-based code points); None between sentences."""
+    """Return Markdown about `line` and `column` (1-based code points) and its span; None between sentences."""
     sentence = opened.sentence_at(line)
     if sentence is None or not _span_contains(sentence.span, line, column):
         return None

@@ -51,8 +51,7 @@ class Positions:
         return Position(line, self.codec.client_num_units(self.text[self._client_starts[line] : offset]))
 
     def offset(self, position: Position) -> int:
-        """Return the index in the text of the client's `position`: of its character, or of the line's end if beyond
-        it."""
+        """Return the index in the text of the client's `position`: of its character, or the line's end if beyond it."""
         if position.line >= len(self._client_starts):
             return len(self.text)
         start = self._client_starts[position.line]

@@ -145,7 +145,7 @@ class PlanServer(LanguageServer):
         self._changed.clear()
 
     def close(self, uri: str) -> None:
-        """Remove the diagnostics of the check of the file at `uri`."""
+        """Remove the diagnostics that the check of the file at `uri` found."""
         self._looked.pop(uri, None)
         self._checked.pop(uri, None)
         self._publish(self._found.pop(uri, {}))
@@ -176,7 +176,7 @@ class PlanServer(LanguageServer):
         self._publish({**before, **found})
 
     def _publish(self, touched: dict[str, list[lsp.Diagnostic]]) -> None:
-        """Send the diagnostics of all checks in the files `touched`, without duplicates."""
+        """Send the client the diagnostics of all checks that lie in the files `touched`, without duplicates."""
         for uri in touched:
             every: dict[object, lsp.Diagnostic] = {}
             for found in self._found.values():
@@ -186,7 +186,7 @@ class PlanServer(LanguageServer):
 
 @dataclass(frozen=True)
 class Texts:
-    """The open texts at one time, by resolved path: the client's name for each, and its text."""
+    """The open texts at one time, by resolved path: each with the URI that the client uses for it."""
 
     open: Mapping[Path, tuple[str, str]]
     codec: PositionCodec
@@ -370,13 +370,12 @@ def _register_requests(server: PlanServer) -> None:
 
 
 def _item(candidate: Replacement, number: int, offset: int, positions: Positions) -> lsp.CompletionItem:
-    """Return a completion item of the client. `sort_text` keeps planc's order."""
     replaced = lsp.Range(positions.position(candidate.start), positions.position(offset))
     return lsp.CompletionItem(
         label=candidate.text,
         kind=COMPLETIONS[candidate.kind],
         detail=candidate.about or None,
-        sort_text=f"{number:04}",
+        sort_text=f"{number:04}",  # clients sort by it: this keeps planc's order
         filter_text=candidate.text,
         text_edit=lsp.TextEdit(replaced, candidate.text),
     )

@@ -29,8 +29,8 @@ class FramingError(Exception):
 def read_message(stream: BinaryIO) -> bytes | None:
     """Return the bytes of the next message of `stream`; None at its end.
 
-    Lines that are not headers are skipped. Raises FramingError for a message of more than MOST_BYTES, which is not
-    read, and for a line that is longer than any header.
+    Lines that are not headers are skipped. Raises FramingError for a message of more than MOST_BYTES, without reading
+    it, and for a line of more than MOST_HEADER bytes.
     """
     length: int | None = None
     while line := stream.readline(MOST_HEADER):

@@ -1,5 +1,4 @@
-"""Hugging Face Accelerate and transformers' Trainer: tensor parallelism gathers the logits
-(`colwise_gather_output`)."""
+"""Hugging Face Accelerate and transformers' Trainer, which gather tensor-parallel logits (`colwise_gather_output`)."""
 
 from planc.ir.policy import Policy
 

@@ -2,7 +2,8 @@
 
 XLA overlaps tensor-parallel transfers with windowed einsums on TPUs; on GPUs the published scripts turn on its
 collective matmul. The casts around the loss are fused, and the logits' gradient overwrites the logits. A recomputed
-block is not in memory at the same time as the logits. A loop over layers gathers the parameters of one block at a time.
+block and the logits are not in memory at the same time. A loop over layers gathers the parameters of one block at a
+time.
 """
 
 from planc.ir.policy import AMPERE, BLACKWELL, Policy

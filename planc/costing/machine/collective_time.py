@@ -44,12 +44,12 @@ LARGE_BYTES = 2.0**30
 
 
 def collective_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
-    """Return the seconds of one call, the framework's own time included.
+    """Return the seconds of one call of a collective, the launch by the framework included.
 
     Args:
         op: the collective, such as `all_gather`.
         buffer_bytes: the larger of a call's input and output on one device.
-        group: the levels of the machine that the group crosses (`device_group`).
+        group: the group, with the network levels that it crosses (`device_group`).
 
     >>> collective_s("all_gather", 3.6e9, node)  # 7 ms of bytes and 7 hops
     0.007007
@@ -81,8 +81,8 @@ def transfer_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
 def collective_table(op: NetworkOp, group: DeviceGroup) -> OpTable | None:
     """Return the table of measured rates for `op` over `group`, or None if the curve of the cost model is used.
 
-    The group must cross only the table's level and have its number of members. The tables were measured on adjacent
-    groups, all running at once. Torus groups whose rings share links have no table.
+    The group must lie within one network level, and have as many members as the measured groups. Those were adjacent,
+    and all ran at once. Torus groups whose rings share links have no table.
 
     >>> collective_table("all_reduce", node) is None  # no file has one
     True
@@ -146,7 +146,7 @@ def bound_s(buffer_bytes: float, group: DeviceGroup) -> float:
 
 
 def gather_bytes_per_s(level: GroupLevel) -> float:
-    """Return the buffer bytes per second that units gather at `level`: D / (D - 1) times a unit's bandwidth.
+    """Return the buffer bytes per second that the D units of `level` gather: D / (D - 1) times a unit's bandwidth.
 
     Source: public scaling book, gpus.md, quiz 4 question 5, whose answer this is:
 
@@ -158,9 +158,9 @@ def gather_bytes_per_s(level: GroupLevel) -> float:
 
 
 def ring_share(op: NetworkOp, members: int) -> float:
-    """Return the share of the buffer that each of a ring's `members` sends in an `op`: (n - 1) / n for each pass.
+    """Return the share of the buffer that each of n `members` of a ring sends: (n - 1) / n, twice in an all-reduce.
 
-    Source: Thakur, Rabenseifner and Gropp 2005.
+    A send or broadcast sends all of it. Source for the other `op`s: Thakur, Rabenseifner and Gropp 2005.
 
     >>> ring_share("all_reduce", 8), ring_share("all_gather", 8)
     (1.75, 0.875)
@@ -169,10 +169,9 @@ def ring_share(op: NetworkOp, members: int) -> float:
 
 
 def peers_hit(members: int, choices: int) -> float:
-    """Return the expected share of a group's `members` that receive one token, if it chooses `choices` of the experts.
-    The member that holds the token does not count as a receiver.
+    """Return the expected share of a group's `members` to which a token is sent that chooses `choices` experts.
 
-    A token goes once to each member that holds at least one of its experts; with choices at random a member is missed
+    A token is sent once to each other member that holds one of its experts. With choices at random, it misses a member
     with probability ((n - 1) / n) ** choices. Source: public scaling book, gpus.md, appendix B.
 
     >>> peers_hit(members=4, choices=2)  # (1 - (3/4)^2) x 3/4
@@ -331,6 +330,7 @@ def _sent_to_all_s(buffer_bytes: float, level: GroupLevel, group: DeviceGroup) -
 def _once_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
     """Return the seconds of a send or broadcast: one message from each member to the next. On a torus, a broadcast
     divides the buffer over the rings."""
+    # `_move_s` assumes that all devices send at once; a lone message has another rate.
     sent_s = max(_move_s(buffer_bytes, p) * p.bytes_per_s / _message_bytes_per_s(op, p) for p in group.levels)
     return sent_s + (latency_s(group) if op == "broadcast" else group.levels[-1].latency_s)
 

@@ -2,8 +2,8 @@
 
 Tokens per device, feed-forward widths and group sizes at which the transfers of a layer take as long as its matmuls.
 These are the rules of thumb of the public scaling book (https://jax-ml.github.io/scaling-book, roofline, training and
-gpus chapters); `planc.costing.step.step_time` computes a plan's own step time without them. Rates are per device.
-`planc.costing.machine.topology.at_peak` removes efficiencies and latencies.
+gpus chapters); `planc.costing.step.step_time` computes a plan's own step time without them. Rates are per device, with
+efficiencies and latencies unless the cluster comes from `planc.costing.machine.topology.at_peak`.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class GroupLevel:
-    """One level (network tier) that a group spans. It connects `members` units with `below` devices of the group each.
+    """One level (network tier) of a group. It connects `members` units (chips, nodes, ...) with `below` devices each.
 
     `bytes_per_s` is a device's bandwidth in one direction when all devices of a unit send at once, efficiency included.
     """
@@ -323,7 +323,7 @@ def _network_level(cluster: Cluster, level: Level, devices: int) -> GroupLevel:
 
 
 def _reduction(gain: float, units: float) -> float:
-    """Return the bytes all-reduced per byte that a unit can send, from the `gain` over a ring of all `units`, if any.
+    """Return the bytes all-reduced per byte that a unit sends, from the `gain` over a ring of all `units`; 0 without.
 
     The switches receive the buffer once from each unit, for any number of them; a ring of n sends 2 (n - 1) / n of it.
     Eight H200 all-reduce 270 GB/s in their switches and five 259 GB/s, while the ring's bus bandwidth stays at 365 GB/s

@@ -1,9 +1,9 @@
 """Peak memory of one device in bytes, by part and pipeline stage.
 
-State: master parameters, gradients and two AdamW moments where the plan stores them, and the compute copy of gathered
-parameters. Activations: the tensors that the backward needs of each microbatch in flight. Transient memory peaks either
+State: master parameters, gradients and two AdamW moments, sharded as the plan says, and the compute copy of gathered
+parameters. Activations: the tensors that the backward needs of each microbatch in flight. Temporary memory peaks either
 in the backward of the loss, or in that of the last block, after the logits are freed. If the framework's update copies
-gradients, it can also peak in the update, without activations.
+gradients, memory can also peak in the update, without activations.
 
 The reserve is memory outside the program's tensors: the runtime, and fragmentation of the allocator.
 """
@@ -99,7 +99,6 @@ def outside_gib(plan: Plan, worst: MemoryParts) -> float:
 
 
 def _stage(sharded: Sharded, rank: int, tensors: TensorBytes) -> StageMemory:
-    """Return the memory of the stage on `rank`: tensors, communicators, and the reserve for memory outside tensors."""
     plan = sharded.plan
     parts = {name: getattr(tensors, name) for name in TENSORS}
     parts["comm_buffers"] = communicators(sharded) * plan.cluster.chip.communicator_bytes
@@ -217,7 +216,7 @@ def _in_both(state: tuple[float, float], replayed: tuple[float, float], gathered
 
 
 def allocator_of(plan: Plan, stack: Stack) -> Chip:
-    """Return the chip of `plan`. On several nodes, it has the allocator loss that the stack has there, if any."""
+    """Return the chip of `plan`, on several nodes with the allocator loss that the stack has there, if any."""
     chip, lost = plan.cluster.chip, stack.policy.lost_across_nodes
     return replace(chip, runtime_fraction=lost) if lost and plan.cluster.count > 1 else chip
 

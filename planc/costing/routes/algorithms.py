@@ -249,8 +249,8 @@ class Routes:
 
     @cached_property
     def _ring(self) -> RoutedAlgorithm:
-        """A ring through all members. If every unit has the same number of members, there are as many rings, and each
-        leaves the units through another member."""
+        """A ring through all members. If every unit has m members, there are m rings, each of which leaves the units
+        through another member."""
         part = 1 - 1 / self.size
         flows: list[Flow] = []
         for units in self.units:
@@ -542,8 +542,8 @@ def _rings_by_member(units: Sequence[Sequence[int]], part: float) -> Iterator[Fl
 
 
 def double_tree(count: int) -> list[tuple[int, int]]:
-    """Return the (child, parent) pairs of two binary trees over `count` units; inner units of one are leaves in the
-    other.
+    """Return the (child, parent) pairs of two binary trees over `count` units. Inner units of one are the other's
+    leaves.
 
     >>> double_tree(4)
     [(1, 2), (2, 0), (3, 2), (2, 1), (1, 3), (0, 1)]

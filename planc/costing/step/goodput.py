@@ -168,10 +168,9 @@ def young_interval_s(stall_s: float, between_s: float) -> float:
 def best_interval_s(stall_s: float, between_s: float) -> float:
     """Return the seconds of training between checkpoints with the largest share of useful time.
 
-    `stall_s` is what training waits for a checkpoint, `between_s` the mean between failures, both in seconds.
-
-    It is where (1 - x) e^(x + c) = 1, x and c being interval and `stall_s` in units of `between_s` (the derivative of
-    Daly 2006). Found by halving: the left side falls from e^c to 0 as x goes from 0 to 1.
+    `stall_s` is what training waits for a checkpoint, `between_s` the mean between failures, both in seconds. In units
+    of `between_s`, with stall c, the best interval x solves (1 - x) e^(x + c) = 1 (the derivative of Daly 2006). It is
+    found by bisection: the left side falls from e^c to 0 as x goes from 0 to 1.
 
     >>> round(best_interval_s(stall_s=30.0, between_s=10_000.0))
     755

@@ -20,7 +20,7 @@ from planc.sharding.stage_assignment import Division, StageKinds, microbatches_e
 
 @dataclass(frozen=True, slots=True)
 class StateSeconds:
-    """Seconds per step of state: transfers, the optimizer update, and gradient sums between pipeline ranks."""
+    """Seconds per step of parameters, gradients and moments: transfers, update, sums between pipeline ranks."""
 
     transfers: StateTransfers
     updates: dict[Sections, float]

@@ -1,8 +1,8 @@
 """Seconds of the stages of a pipeline in lockstep, whose ranks run one program.
 
-In each tick every rank runs as many layers as the longest stage. All ranks share the sections before and after the
-layers. The tick waits for the gradients that a backward sends, as no other work can overlap with them. The formulas are
-derived in docs/reference/cost-model.md, "Pipelines in lockstep".
+In each tick every rank runs as many layers as the longest stage. All ranks share the embedding and the head. A tick
+waits for the gradients that a backward sends, as no other work can overlap with them. The formulas are derived in
+docs/reference/cost-model.md, "Pipelines in lockstep".
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class LockstepCost:
         return {s: n for s, n in sections_of(self._plan, self._longest).items() if s in self._blocks}
 
     def stages(self) -> StageKinds:
-        """Return the number of virtual stages on a rank, by the layers of one: in lockstep, those of the longest."""
+        """Return the number of virtual stages on a rank, by the layers of a stage: in lockstep, of the longest one."""
         return {tuple(self.sections(0).items()): self.chunks}
 
     def load(self, rank: int) -> dict[Section, int]:
-        """Return the number of layers of each kind that pipeline rank `rank` runs for one microbatch. Sections before
-        and after the layers are left out, since all ranks share them."""
+        """Return the number of layers of each kind that pipeline rank `rank` runs for one microbatch. Embedding and
+        head are left out, since all ranks share them."""
         assert rank < self._plan.pipeline
         return {s: n * self.chunks for s, n in self.sections(0).items()}
 

@@ -101,7 +101,6 @@ def saved_tensor_bytes(sharded: Sharded, tensor: str, section: str) -> float:
 
 @cached_on(lambda sharded, tensor, section: (sharded.layout_cache, (tensor, section)))
 def _saved_layouts(sharded: Sharded, tensor: str, section: str) -> list[Layout]:
-    """Return the distinct layouts in which ops save `tensor`."""
     dims = sharded.model.tensor[tensor].dims
     ops = sharded.ops[section]
     later = [o for o in ops if tensor in o.op.saves] or [o for o in ops if tensor in o.op.inputs]

@@ -79,9 +79,10 @@ def optimizer_s(updates: Mapping[Sections, float], load: Mapping[Section, int], 
 def held_by(
     load: Mapping[Section, int], by_use: Mapping[Sections, T], blocks: Container[Section]
 ) -> list[tuple[int, T]]:
-    """Return the entries of `by_use` whose sections a rank with this `load` holds, each with its number of copies.
+    """Return the values of `by_use` (by the sections that use a parameter) on a rank, each with its number of copies.
 
-    `blocks` are the sections that are kinds of block; a rank has a parameter of other sections at most once.
+    `load` has the copies of each section on the rank. Sections in `blocks` are kinds of block; a rank has a parameter
+    of other sections at most once.
 
     >>> held_by({"first": 1, "block": 4}, {("block",): "a layer", ("last",): "the head"}, {"block"})
     [(4, 'a layer')]

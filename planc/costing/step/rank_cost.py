@@ -1,7 +1,7 @@
 """The cost of one pipeline rank: exposed seconds of its transfers of state (parameters, gradients, moments).
 
 `planc check` and `planc cost` take transfers from the report's rows (predicted collectives), `planc search` from
-sharding propagation. The seconds are the same.
+sharding propagation. The seconds are the same. A section is the embedding, a kind of layer, or the head.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class MicrobatchSeconds:
 
 
 def microbatch_seconds(sharded: Sharded, links: LinkTimes) -> MicrobatchSeconds:
-    """Return the seconds of one copy of each section of `sharded` for one microbatch. `links` holds those of calls.
+    """Return the seconds of a copy of each section of `sharded` for one microbatch. `links` has those of collectives.
 
     >>> from planc.costing.step.transfers import LinkTimes
     >>> seconds = microbatch_seconds(sharded, LinkTimes())

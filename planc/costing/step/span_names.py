@@ -31,7 +31,7 @@ def action_name(kind: Kind, stage: int, microbatch: int) -> str:
 
 
 def part_name(action: str, part: str, causes: Iterable[Cause | None] = ()) -> str:
-    """Return the name of a part of an action (its recompute, say) with its sentences.
+    """Return the name of a part of an action (its recompute, say) with the sentences that cause it.
 
     `action` is empty after the last microbatch.
 
@@ -42,7 +42,7 @@ def part_name(action: str, part: str, causes: Iterable[Cause | None] = ()) -> st
 
 
 def transfer_name(rows: Iterable[Collective]) -> str:
-    """Return the name of the collectives `rows`, followed by their sentences. All have the same operation and axis.
+    """Return the name of the collectives `rows` (with one operation and axis), and the sentences that cause them.
 
     >>> transfer_name([costed.collectives[0].row]).partition(":")[0]
     'reduce_scatter of activations over tp, forward'
@@ -52,7 +52,7 @@ def transfer_name(rows: Iterable[Collective]) -> str:
 
 
 def transfer_words(rows: Iterable[Collective]) -> str:
-    """Return the name of the collectives `rows` without their sentences. All have the same operation and axis."""
+    """Return the name of the collectives `rows` (with one operation and axis), without sentences."""
     found = list(rows)
     carried = " and ".join(sorted({f"{row.carries}s" for row in found}))
     phases = {row.phase for row in found}
@@ -75,8 +75,7 @@ class TransferNames:
             self._rows.setdefault((row.op, dimension), []).append(row)
 
     def name(self, op: str, dimension: str, letter: str = "") -> str:
-        """Return the name of a collective `op` over `dimension`, in an action of `letter` F, B, I or W ("":
-        unknown)."""
+        """Return the name of a collective `op` over `dimension`, in an action of `letter` F, B, I or W ("": any)."""
         key = op, dimension, letter
         if key not in self._names:
             rows = self._rows.get((op, dimension), [])

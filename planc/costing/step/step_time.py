@@ -415,10 +415,10 @@ def overhead_s(plan: Plan, stages: int) -> float:
 
 
 def step_of(plan: Plan, work: RankWork, makespan_s: float) -> Step:
-    """Return the step of `plan`'s critical rank for a pipeline of `makespan_s`, with MFU and rates per device.
+    """Return the times of a step of `plan`, on its critical rank with a pipeline of `makespan_s`, with MFU and rates.
 
-    `work` holds the seconds of every rank. MFU is model FLOPs over the dense peak of the compute dtype
-    (Chowdhery et al. 2022, PaLM, appendix B).
+    `work` holds the seconds of every rank. Rates are per device. MFU is model FLOPs over the dense peak of the compute
+    dtype (Chowdhery et al. 2022, PaLM, appendix B).
 
     >>> held, times = [[0], [1], [2], [3]], stage_times([0.06] * 4, [0.12] * 4)
     >>> work = RankWork(times, busy_s(held, 32, times), (0.0,) * 4, 0, 5.76, 0.0, 0.0, 0.0, (0.0,) * 4, 0.0)

@@ -142,7 +142,6 @@ def _spans_of_action(costed: CostedPlan, span: ActionSpan, named: Transfers) -> 
 
 
 def _spans_after_last_microbatch(costed: CostedPlan, rank: int, start: float, named: Transfers) -> Iterator[TraceSpan]:
-    """Yield the spans of a rank's work after the last microbatch."""
     plan = costed.sharded.plan
     update = part_name("", "optimizer", [optimizer_cause(plan)])
     waits = part_name("", "offload", (o.cause for o in plan.offloads))

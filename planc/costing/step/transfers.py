@@ -1,9 +1,9 @@
 """Transfers: collectives with their seconds, from which step times are computed.
 
-A transfer represents the calls of one collective by one copy of a section, in each microbatch or once a step.
-`transfers_of_rows` creates transfers from a report's rows: the predicted collectives of a plan or of a target's
-program. `transfers_of_calls` creates them from sharding propagation, for a search, which costs thousands of layouts
-without rows. Both return the same transfers for the same plan.
+A transfer represents the calls of one collective by one copy of a section (embedding, layer or head), in each
+microbatch or once a step. `transfers_of_rows` creates transfers from a report's rows: the predicted collectives of a
+plan or of a target's program. `transfers_of_calls` creates them from sharding propagation, for a search, which costs
+thousands of layouts without rows. Both return the same transfers for the same plan.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LinkTimes:
 
     @cached_on(lambda links, plan, axes: (links.cache, (axes, plan.mesh.named_sizes)))
     def group(self, plan: Plan, axes: tuple[str, ...]) -> DeviceGroup:
-        """Return the device group over these `axes` of `plan`'s mesh, wherever state is stored."""
+        """Return the device group over these `axes` of `plan`'s mesh."""
         return device_group(plan.mesh, plan.cluster, axes)
 
     def call_s(self, plan: Plan, op: CollectiveOp, buffer_bytes: float, axes: tuple[str, ...]) -> tuple[float, float]:
@@ -77,7 +77,7 @@ class LinkTimes:
 
 
 class Transfer(NamedTuple):
-    """Calls of one collective by one copy of a section."""
+    """Calls of one collective by one copy of a section (embedding, layer or head)."""
 
     section: Section
     """`step` for transfers that run once on a rank, regardless of its sections."""
@@ -112,8 +112,8 @@ def transfers_of_rows(
         replayed: copies of each section on the rank that the backward recomputes.
         links: seconds of calls, shared between ranks.
 
-    A target may run a section on ranks that do not hold it (XLA runs embedding and head on all ranks). The transfers
-    there have the section `step`.
+    If a target runs a section on a rank that does not hold it (XLA: embedding, head), its transfers have section
+    `step`.
     """
     each, found = microbatches_each(plan), []
     for r in rows:
@@ -211,7 +211,7 @@ def state_transfers(plan: Plan, transfers: Iterable[Transfer]) -> StateTransfers
 def window_of(transfer: Transfer, times: int) -> Per:
     """Return `microbatch` if a state `transfer` runs for every microbatch, `step` if it runs once a step.
 
-    If the rank runs only one microbatch (`times`), both overlap with the same compute, so the result is `step`.
+    If the rank runs only one microbatch (`times`), the same compute hides both, so the result is `step`.
     """
     return transfer.per if times > 1 else "step"
 

@@ -41,8 +41,10 @@ def whole_run(plan: Plan, step_s: float, runtime: float) -> RunCost | None:
 
 
 def run_of(plan: Plan, step: Step) -> RunCost | None:
-    """Return the duration and price of `plan`'s run with this `step`, at the best checkpoint interval (paper of Daly
-    2006); None if the plan has neither `train for` nor `price`."""
+    """Return the duration and price of `plan`'s run, at the best checkpoint interval for its `step` (paper by Daly).
+
+    None if the plan has neither `train for` nor `price`.
+    """
     if plan.price is None and plan.train is None:
         return None
     return whole_run(plan, step.time_s, goodput(plan, step.mfu).runtime)
