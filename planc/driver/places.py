@@ -13,7 +13,7 @@ from planc.language.build import Built
 
 
 def user_path(name: str, path: Path | None) -> str:
-    """Return the path, from the working folder, of the file that spans call `name`. `path` is the plan's file."""
+    """Return the path of file `name` from the working folder. Spans give it from the folder of the plan file `path`."""
     if path is None or name.startswith(("plans/hardware/", "plans/layouts/")):
         return name
     return str(path) if name == path.name else str(path.parent / name)

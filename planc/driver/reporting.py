@@ -117,7 +117,7 @@ Key = tuple[str, str, str, str, str]
 
 
 def grouped(rows: Iterable[TimedCollective]) -> dict[Key, list[TimedCollective]]:
-    """Return `rows` grouped over tensors: by axis, level, operation, content and phase."""
+    """Return `rows` in groups with equal axis, network level, operation, content and phase, for all tensors."""
     groups: dict[Key, list[TimedCollective]] = {}
     for r in rows:
         key = (r.row.axis, r.level, r.row.op, r.row.carries, r.row.phase)

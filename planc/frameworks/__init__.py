@@ -31,5 +31,6 @@ def policy_of(name: str) -> Policy:
 
 
 def stack_of(plan: Plan) -> Stack:
-    """Return the software stack of `plan` without a target: its framework, on XLA if the cluster's target is xla."""
+    """Return the software stack for `plan` if no target is given: its framework, on XLA if the cluster's target is
+    xla."""
     return Stack(policy=policy_of(plan.framework), xla=target_of_cluster(plan.cluster) == "xla")

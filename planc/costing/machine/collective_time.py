@@ -112,8 +112,7 @@ def algorithm(op: NetworkOp, group: DeviceGroup, buffer_bytes: float = LARGE_BYT
 
 
 def _fastest(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> tuple[str, float]:
-    """Return the name of the fastest algorithm, and its seconds. Of equally fast algorithms it is the first. A group of
-    one device has the algorithm `none`, which takes 0 seconds."""
+    """Return the name of the fastest algorithm, and its seconds; ("none", 0) for a group of one device."""
     return min(_algorithms(op, buffer_bytes, group), key=itemgetter(1), default=("none", 0.0))
 
 

@@ -202,7 +202,8 @@ class DeviceGroup:
         return max((p.call_s for p in self.levels), default=0.0)
 
     def efficiency(self, op: str) -> float:
-        """Return the share of the modelled bandwidth that `op` achieves at the outermost level that has one; else 1."""
+        """Return the share of the modelled bandwidth that `op` achieves, by the outermost level that gives one; else
+        1."""
         return next((share for p in reversed(self.levels) for name, share in p.op_efficiency if name == op), 1.0)
 
     @property

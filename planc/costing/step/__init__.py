@@ -1,1 +1,1 @@
-"""Step time: combine the seconds of sections, pipeline ranks and transfers."""
+"""Step time, from the seconds of sections (embedding, layers, head), pipeline ranks and transfers."""

@@ -2,7 +2,7 @@
 
 State and communicators are allocated for the whole step. So are gradients and buffers, at their largest size, unless
 memory peaks in the optimizer update: then they are allocated after the last microbatch. A microbatch's activations are
-allocated at the end of its forward and freed at the end of its backward, scaled so that the peak equals the report's.
+allocated from the end of its forward to the end of its backward. They are scaled so that the peak is the report's.
 """
 
 from __future__ import annotations

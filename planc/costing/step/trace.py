@@ -55,7 +55,7 @@ class TraceSpan(NamedTuple):
 
 
 def actions(costed: CostedPlan) -> int:
-    """Return the number of actions in a step of `costed` over all pipeline ranks; a split backward counts twice.
+    """Return the number of actions in a step of `costed` over all pipeline ranks, with every backward counted as two.
 
     >>> actions(costed)  # 3 x 4 stages x 32 microbatches
     384
