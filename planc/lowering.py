@@ -1,8 +1,5 @@
-"""Lowering: what a target makes of a plan (collectives, attention, memory), and its program.
-
-One function loads a backend by name, and one lowers: propagate, refuse, emit. Backends are described by
-`planc.ir.backend.Backend`.
-"""
+"""Compiles a plan to the program of a target: propagates layouts, reports what the target does not support, and
+emits."""
 
 from __future__ import annotations
 
@@ -26,9 +23,10 @@ RUNTIMES: dict[Target, tuple[str, ...]] = {"cuda": ("torch",), "xla": ("jax", "t
 
 
 def load_backend(target: Target, runtime: str = "") -> Backend:
-    """Return the backend of a target's runtime. An empty `runtime` is the target's default runtime.
+    """Return the backend of a `runtime` of `target`, one of its `RUNTIMES`; "" is the first of them. No framework
+    (torch, JAX) is loaded.
 
-    This is the only function that imports a backend by name. It loads no framework (torch, JAX).
+    This is the only function that imports a backend by name.
     """
     assert runtime in ("", *RUNTIMES[target]), f"{runtime} is no runtime of {target}"
     name = target if runtime in ("", RUNTIMES[target][0]) else runtime
@@ -37,20 +35,18 @@ def load_backend(target: Target, runtime: str = "") -> Backend:
 
 
 def backend_of(target: Target | None) -> Backend | None:
-    """Return the backend of `target`'s default runtime, as `planc.costing.cost_plan` takes it. None if `target` is
-    None."""
+    """Return the backend of `target`'s default runtime; None if `target` is None."""
     return None if target is None else load_backend(target)
 
 
 def lower_plan(
     checked: CheckedPlan, target: Target, runtime: str = "", version: Version | Literal["installed"] | None = None
 ) -> Program:
-    """Return the program of a `checked` plan for a target's runtime. No framework is loaded.
+    """Return the program of a `checked` plan for `target`. No framework is loaded.
 
-    `runtime` is one of `RUNTIMES` of `target`; empty: the first of them. `version` is the framework version that the
-    program is written for: one of the backend's `versions`; "installed" for the version nearest to the one installed
-    here; None for the version that planc pins. Raises PlanError if the backend does not support every sentence of the
-    plan.
+    `runtime` is one of `RUNTIMES` of the target; "" is the first of them. `version` is the framework version that the
+    program is written for: one of the backend's `versions`; "installed" for the nearest to the one installed here; None
+    for the version that planc pins. Raises PlanError if the backend does not support a sentence of the plan.
     """
     return lower_sharded(propagate(checked.for_planc), target, runtime, version)
 
@@ -58,8 +54,8 @@ def lower_plan(
 def lower_sharded(
     sharded: Sharded, target: Target, runtime: str = "", version: Version | Literal["installed"] | None = None
 ) -> Program:
-    """Return the program of a plan that was propagated already (`sharded`); `target`, `runtime` and `version` are as in
-    `lower_plan`. Raises PlanError if the backend refuses the plan."""
+    """Return the program of `sharded`, a plan with propagated layouts. `target`, `runtime` and `version` are as in
+    `lower_plan`. Raises PlanError if the backend does not support a sentence of the plan."""
     backend = load_backend(target, runtime)
     if version is not None:
         backend = backend.written_for(backend.nearest_installed() if version == "installed" else version)
@@ -69,10 +65,11 @@ def lower_sharded(
 
 
 def lower_to_train(checked: CheckedPlan, target: Target, runtime: str = "") -> Program:
-    """Return the program of a `checked` plan for planc's own trainer, with the framework version installed here. The
-    target must have a module of the plan's model.
+    """Return the program of a `checked` plan for planc's trainer, a `runtime` of `target`, and the framework version
+    installed here.
 
-    Raises PlanError if the target refuses the plan or has no such module. For a module of your own, use `lower_plan`.
+    Raises PlanError if the target does not support the plan, or has no implementation (`nn.Module` or the like) of its
+    model. To run your own module, use `lower_plan`.
     """
     program = lower_plan(checked, target, runtime, "installed")
     if missing := program.backend.missing_module(checked.plan):

@@ -24,9 +24,9 @@ StepKind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "
 
 @dataclass(frozen=True, kw_only=True)
 class RedistributionStep:
-    """One collective (or a free local slice) of a redistribution.
+    """One collective of a redistribution, or a local slice, which sends nothing.
 
-    `dim` is the tensor dim that is gathered, scattered or sliced; an all_to_all gathers `dim` and shards `to_dim`. An
+    `dim` is the tensor dim that is gathered, scattered or sliced. An all_to_all gathers `dim` and shards `to_dim`. An
     all_reduce has neither.
     """
 
@@ -38,7 +38,8 @@ class RedistributionStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """A redistribution of an activation from `before` (a partial sum over `partial`) to `after`."""
+    """A redistribution of an activation by the collectives in `steps`. Its layout is `before`, as a partial sum over
+    the axes `partial`, and becomes `after`. `cause` is the sentence of the plan that requires it."""
 
     tensor: str
     before: Layout
@@ -50,10 +51,10 @@ class Move:
 
 @dataclass(frozen=True, kw_only=True)
 class OpSharding:
-    """One op under the plan. `redistributions[i]` converts input i to the layout of the op (None: no change).
+    """One op of a sharded plan. `redistributions[i]` converts input i to the layout of the op (None: no change).
 
-    `layout` has the axes that shard each dim of the op's index space; each device computes its shard of that space. The
-    output is a partial sum over the axes `partial`; `settle` redistributes the output to its declared layout.
+    `layout` has the axes that shard each dim over which the op iterates. The output is a partial sum over the axes
+    `partial`; `settle` redistributes it to its layout between ops.
     """
 
     op: Op
@@ -65,18 +66,18 @@ class OpSharding:
     """Attention: the axes around which keys and values are passed in a ring instead of gathered."""
 
     def needs(self, tensor: str, dims: tuple[str, ...]) -> Layout:
-        """Return the layout in which this op reads its input `tensor`, whose dims are `dims`."""
+        """Return the layout in which this op reads its input `tensor`, which has the dims `dims`."""
         whole = () if self.ring else self.op.whole_of.get(tensor, ())
         return {d: self.layout[d] for d in dims if self.layout.get(d) and d not in whole}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParamSharding:
-    """One parameter under the plan.
+    """One parameter of a sharded plan.
 
-    `compute` gives, per array dim, the axes that shard it in use (TP). Its gradient is a partial sum over
-    `grad_partial` (the batch's axes; the sequence's axes for a norm). `stored` are the further axes over which each
-    noun is sharded between uses.
+    `compute` gives, per array dim, the axes that shard the parameter while ops use it (TP). The gradient is a partial
+    sum over `grad_partial`: the axes of the batch and, for a norm, also those of the sequence. `stored` are the further
+    axes that shard the parameter, its gradient or its optimizer state between uses.
     """
 
     param: Param
@@ -88,13 +89,13 @@ class ParamSharding:
     cause: Cause | None = None
 
     def axes(self) -> tuple[str, ...]:
-        """Return the axes that shard the parameter in use, over all its dims."""
+        """Return the axes that shard the parameter while ops use it, over all its dims."""
         return tuple(a for group in self.compute for a in group)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sharded:
-    """A plan with its layouts derived. One block of each kind represents all layers of the kind."""
+    """A plan with the layouts of its ops and parameters. Layers of the same kind share one block."""
 
     plan: Plan
     ops: dict[Section, tuple[OpSharding, ...]]
@@ -116,12 +117,11 @@ class Sharded:
 
     @cached_property
     def cache(self) -> Cache:
-        """Cached results that depend on the plan and its machine."""
+        """Cached results that depend on everything in the plan, not only on its layouts."""
         return Cache()
 
     def resized(self, plan: Plan) -> Sharded:
-        """Return the same layouts for `plan`. It must have the same sentences and use the same axes; sizes may
-        differ."""
+        """Return `plan` with these layouts. It may differ from this plan only in axis sizes and batch."""
         return Sharded(
             plan=plan,
             ops=self.ops,
@@ -132,12 +132,11 @@ class Sharded:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle without cached results."""
         return _sharded, (self.plan, self.ops, self.params, self.stack)
 
     @cached_property
     def tied(self) -> tuple[ParamSharding, ...]:
-        """Parameters that both ends of the model use (tied embeddings)."""
+        """The parameters that both the first and the last section of the model use (tied embeddings)."""
         return tuple(p for p in self.params if {"first", "last"} <= set(p.param.sections))
 
     @cached_property
@@ -150,8 +149,8 @@ class Sharded:
         return tuple(o for kind in self.model.blocks for o in self.ops[kind] if o.op.kind == "attention")
 
     def declared(self, tensor: str) -> Layout:
-        """Return the layout that the activation `tensor` has between ops, by the sentences for its region. Raises
-        KeyError for an unknown tensor."""
+        """Return the layout that the plan's sentences give the activation `tensor` between ops. Raises KeyError if the
+        model has no such tensor."""
         t = self.model.tensor[tensor]
         layout = {d: self.plan.axes_of(d, t.region) for d in t.dims}
         return {d: axes for d, axes in layout.items() if axes}

@@ -1,4 +1,4 @@
-"""The software that runs a plan: decided once, when its layouts are derived, and passed on as a value."""
+"""The framework and compiler that run a plan, as far as the plan's cost depends on them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planc.ir.target import NO_TARGET, AnyTarget, Target
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """The software that runs a plan, as far as its cost depends on it."""
+    """The framework and compiler that run a plan, as far as its cost depends on them."""
 
     policy: Policy
     """The framework's decisions where the plan says nothing."""
@@ -22,20 +22,20 @@ class Stack:
 
     @property
     def own(self) -> bool:
-        """True if planc's own programs run the plan, False if a framework that `realise as` names does."""
+        """True if programs that planc writes run the plan, False if another framework does (`realise as FRAMEWORK`)."""
         return self.policy.name == "planc"
 
     @property
     def target(self) -> AnyTarget:
-        """The target for which a plan is costed by default: the target of its cluster; none if the plan is realised by
-        another framework, because the programs of targets are planc's own."""
+        """The target for which a plan is costed by default: that of its cluster, or "none" if another framework runs
+        the plan, because targets describe programs that planc writes."""
         return NO_TARGET if not self.own else "xla" if self.xla else "cuda"
 
 
 def target_of_cluster(cluster: Cluster) -> Target:
-    """Return the target whose programs run on `cluster`: xla on TPUs, which are linked as a torus, and cuda on nodes.
+    """Return the target whose programs run on `cluster`: "xla" on TPUs, else "cuda".
 
-    Processes of this machine (`cpu_local`) run both; its hardware file describes processes that communicate over gloo,
-    one per device, which is how torch runs there, while JAX has all devices in one process.
+    A cluster of `cpu_local` (processes of this machine) counts as "cuda": its hardware file describes torch's
+    processes, one per device, connected by gloo.
     """
     return "xla" if cluster.has_tpus else "cuda"

@@ -12,7 +12,7 @@ InFlight = Sequence[Mapping[int, int]]
 
 @dataclass(frozen=True, kw_only=True)
 class TensorBytes:
-    """Bytes of the tensors on one device at the peak of the step, by kind, for one pipeline rank.
+    """Bytes of the tensors on one device of a pipeline rank when they are the most in a step, by kind.
 
     Communicators, the runtime and fragmentation are not included.
     """
@@ -32,7 +32,7 @@ class TensorBytes:
 
 
 def during(moment: str, microbatches: int) -> str:
-    """Return a text for a moment of the step, with the number of microbatches in flight.
+    """Return `moment` (a point of the step, in words) with the number of microbatches in flight.
 
     >>> during("backward of the loss", 2)
     'backward of the loss, 2 microbatches in flight'

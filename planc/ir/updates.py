@@ -1,9 +1,9 @@
-"""The optimizer's update rule for each parameter by its name in the op graph, the same on every stack.
+"""The optimizer's update rule for each parameter, the same in every framework.
 
-Muon (Jordan and others 2024) has one momentum and approximately orthogonalizes each matrix's update by a Newton-Schulz
-iteration; embeddings, the output and vectors use AdamW. Its update is scaled by 0.2 sqrt(max(rows, columns)) to the RMS
-of AdamW's, so one learning rate and one decay fit both (Liu and others 2025, "Muon is scalable for LLM training",
-section 2.2).
+Muon (Jordan and others 2024) keeps one momentum and approximately orthogonalizes each matrix's update by a
+Newton-Schulz iteration; embeddings, the output and vectors use AdamW. Muon's update is scaled by 0.2 sqrt(max(rows,
+columns)), to the RMS of AdamW's update, so one learning rate and one decay fit both (Liu and others 2025, "Muon is
+scalable for LLM training", section 2.2).
 """
 
 from __future__ import annotations
@@ -26,32 +26,31 @@ MATCHED_RMS = 0.2
 
 
 def is_orthogonalised(model: Model, name: str) -> bool:
-    """True if Muon, and not AdamW, updates the parameter called `name`: a matrix of the blocks. Of experts, each
-    expert's matrix is updated by itself."""
+    """True if the optimizer `muon` updates the parameter `name` with Muon and not with AdamW: the matrices of the
+    blocks."""
     param = model.param[name]
     inside = not {"first", "last"} & set(param.sections)
     return inside and param.decay and len(param.shape_dims) >= 2
 
 
 def moments_of(plan: Plan, name: str) -> int:
-    """Return the number of optimizer state tensors of the parameter called `name`: two for AdamW, one for Muon, none if
-    frozen."""
+    """Return the number of optimizer state tensors of the parameter `name`: 2 for AdamW, 1 for Muon, 0 if frozen."""
     if plan.model.param[name].frozen:
         return 0
     return 1 if plan.optimizer.name == "muon" and is_orthogonalised(plan.model, name) else 2
 
 
 def moment_elements(plan: Plan) -> int:
-    """Return the number of elements of the optimizer's moments for the whole model of `plan`, one copy."""
+    """Return the number of elements of the optimizer's moments for the whole model of `plan`, without sharding or
+    replicas."""
     model = plan.model
     return sum(moments_of(plan, p.name) * model.elements(p) * model.copies(p) for p in model.params)
 
 
 def newton_schulz_flops(shape: Sequence[int]) -> float:
-    """Return the FLOPs of a full Newton-Schulz iteration on every matrix of a [..., rows, columns] tensor.
+    """Return the FLOPs of all Newton-Schulz steps on every matrix of a [..., rows, columns] tensor.
 
-    Each of its steps has two products of rows x rows x columns and one of rows x rows x rows, rows being the shorter
-    side.
+    With r the shorter side of a matrix and c the longer, a step has two r x r x c matmuls and one r x r x r matmul.
 
     >>> newton_schulz_flops((2, 3)) == 5 * (2 * 2 * 2 * 2 * 3 + 2 * 2 * 2 * 2)
     True
@@ -62,16 +61,15 @@ def newton_schulz_flops(shape: Sequence[int]) -> float:
 
 
 def scale_of(rows: int, columns: int) -> float:
-    """Return the scale of an orthogonalised update of a `rows` by `columns` matrix: 0.2 times the root of the
-    larger."""
+    """Return the factor for Muon's update of a `rows` by `columns` matrix: 0.2 sqrt(max(`rows`, `columns`))."""
     return MATCHED_RMS * sqrt(max(rows, columns))
 
 
 def decay_of(model: Model, settings: Settings, name: str) -> float:
-    """Return the weight decay (fraction of a weight per unit of learning rate) of the parameter called `name`.
+    """Return the weight decay of the parameter `name`, as a fraction of the weight per unit of learning rate.
 
-    The last group in `settings` whose pattern matches the name decides. If none matches, it is the global weight decay,
-    or 0 if the model family excludes the parameter from weight decay.
+    The last of `settings.decay_groups` whose pattern matches the name decides. Without a match, the result is the
+    global weight decay, or 0 for a parameter that the model family excludes from weight decay.
     """
     fitting = [value for glob, value in settings.decay_groups if fnmatchcase(name, glob)]
     if fitting:

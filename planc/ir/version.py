@@ -1,4 +1,4 @@
-"""Framework versions: major and minor, as planc compares them."""
+"""Framework versions, compared by major and minor number."""
 
 from __future__ import annotations
 

@@ -1,2 +1,1 @@
-"""Compiles sentences to a Plan: the readers of the verbs, and what the readers share: the draft of the plan, imports,
-units, the library of bundled files, precedence."""
+"""Compiles the sentences of a plan file to a `Plan`."""

@@ -1,4 +1,5 @@
-"""Compiles sentences to a Plan: imports, shorthands, then every verb's reader in order."""
+"""Compiles a plan file to a `Plan`: reads its imports, expands layouts, then reads every sentence in the order of its
+verb."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ MENDED = Precision(compute="bf16", reduce="fp32")
 
 @dataclass(frozen=True)
 class Built:
-    """The result of reading a plan file: the texts of all files read, and the plan unless there are errors."""
+    """The result of reading a plan file: the plan unless there are errors, the diagnostics, and the texts of all files
+    read."""
 
     plan: Plan | None
     diagnostics: tuple[Diagnostic, ...]
@@ -88,10 +90,10 @@ def build_file(
     target: str = "",
     unsaved: Mapping[Path, str] | None = None,
 ) -> Built:
-    """Read the plan at `path` and its imports. Mistakes in the files become diagnostics, never exceptions.
+    """Read the plan file at `path` and its imports. Mistakes in the files become diagnostics, never exceptions.
 
-    `given` are the numbers of `--set`, by name. `target` selects the sentences after `on TARGET:`, "" none of them.
-    `unsaved` holds texts that replace the files on disk, by resolved path.
+    `given` has the values of `--set NAME=VALUE`, by name. `target` is the target whose `on TARGET:` sentences apply, ""
+    for none. `unsaved` holds texts that replace the files on disk, by resolved path.
     """
     files = Files(root=path.parent, unsaved=unsaved or {})
     read = files.read(path, path.name)
@@ -101,7 +103,7 @@ def build_file(
 
 
 def build_alone(text: str, name: str, files: Mapping[str, str]) -> Built:
-    """Return the plan of a text that is not on disk. Nothing is read from disk.
+    """Read a plan that is in no file, without access to the disk.
 
     Args:
         text: the plan's text.
@@ -117,8 +119,8 @@ def build_alone(text: str, name: str, files: Mapping[str, str]) -> Built:
 
 
 def build_plan(file: Tree, files: Files, given: dict[str, int], target: str = "") -> Built:
-    """Return the plan of a parsed `file`. `files` collects the files read, `given` are the numbers of `--set` by name,
-    and `target` selects the sentences after `on TARGET:`."""
+    """Compile the parsed plan `file`. `files` collects the files read, `given` has the values of `--set NAME=VALUE`,
+    and `target` is the target whose `on TARGET:` sentences apply, "" for none."""
     draft = Draft(files.root, given, files.unsaved, files.alone, list(file.diagnostics))
     header = file.header
     if header is not None and header.verb != "plan":
@@ -158,8 +160,8 @@ def build_plan(file: Tree, files: Files, given: dict[str, int], target: str = ""
 
 
 def _unread_verbs(file: Tree, draft: Draft) -> set[str]:
-    """Return the verbs of the sentences that could not be parsed. If one of them has an unknown verb, return also every
-    verb that may occur more than once."""
+    """Return the verbs of the sentences that could not be parsed. If one of these verbs is unknown, add all verbs that
+    a plan may repeat, since the sentence may have been meant as any of them."""
     firsts = {text.split(maxsplit=1)[0] for text in file.unread}
     draft.unread |= {word for text in file.unread for word in re.findall(r"\w+", text)}
     return firsts if firsts <= {*VERBS, *OLD_VERBS} else firsts | set(VERBS) - set(ONCE)
@@ -183,7 +185,6 @@ def _applies_to_target(sentence: Sentence, target: str, draft: Draft) -> bool:
 
 
 def _read(sentences: list[Sentence], draft: Draft) -> set[str]:
-    """Read the sentences into the draft. Return the verbs of sentences that were dropped because of mistakes."""
     known = readers()
     first: dict[str, Sentence] = {}
     left_out: set[str] = set()
@@ -206,13 +207,12 @@ def _read(sentences: list[Sentence], draft: Draft) -> set[str]:
 
 
 def _verb(sentence: Sentence) -> str:
-    """Return the verb of a sentence; `model from` counts as `model`."""
     return sentence.verb.removesuffix("_from")
 
 
 def _decides(sentence: Sentence) -> str:
-    """Return the decision that a sentence makes, which a plan may make only once: its verb or, for `attention.core`,
-    one of two decisions (the kernel, or the context-parallel method)."""
+    """Return the decision that a sentence makes, at most once per plan: its verb or, for `attention.core`, the kernel
+    or the context-parallel method."""
     return attention.role(sentence) if sentence.verb == "attention" else _verb(sentence)
 
 
@@ -237,8 +237,8 @@ def _unknown_settings(draft: Draft, header: Sentence | None) -> None:
 
 
 def _missing(sentences: list[Sentence], header: Sentence, file: Tree, draft: Draft) -> None:
-    """Report each mandatory verb that no sentence has, unless a sentence that could not be parsed may have been
-    meant."""
+    """Report each mandatory verb that no sentence has. Nothing is reported if a sentence has an unknown verb, since it
+    may be a misspelling of the missing one."""
     written = {_verb(s) for s in sentences} | {text.split(maxsplit=1)[0] for text in file.unread}
     if any(text.split(maxsplit=1)[0] not in VERBS for text in file.unread):
         return
@@ -263,14 +263,12 @@ def _added(example: str, header: Sentence, draft: Draft) -> Edit:
 
 
 def _in_fp32(draft: Draft) -> str:
-    """Return help text about fp32, the alternative to bf16, with its cost in memory and speed."""
     peaks = draft.cluster.chip.flops_per_s if draft.cluster else {}
     slower = f", at {100 * peaks['fp32'] / peaks['bf16']:.0f} % of the rate" if peaks.keys() >= {"fp32", "bf16"} else ""
     return f"; `compute fp32` has activations of twice the bytes, and runs matmuls in fp32{slower}"
 
 
 def _plan(draft: Draft, header: Sentence, files: Files) -> Plan | None:
-    """Return the plan; None if a mandatory sentence was dropped because of a mistake."""
     if not (draft.model and draft.batch and draft.cluster and draft.mesh):
         assert has_errors(draft.diagnostics)
         return None

@@ -32,8 +32,8 @@ def defaults(plan: Plan) -> Iterator[str]:
 
 
 def completed(text: str, plan: Plan) -> str:
-    """Return `text`, a sentence of `plan`, with the clause that it omits: `microbatch 1` for a batch, the dtype of
-    reductions for `compute`."""
+    """Return the sentence `text` with its omitted clause: `microbatch 1` after a batch, `reduce DTYPE` after
+    `compute`."""
     verb, _, rest = text.partition(" ")
     if verb == "batch" and "microbatch" not in rest:
         return f"{text} microbatch {plan.batch.microbatch_sequences}"
@@ -43,7 +43,8 @@ def completed(text: str, plan: Plan) -> str:
 
 
 def decisive(plan: Plan) -> tuple[str, ...]:
-    """Return, in short form, those defaults of `plan` that affect the predicted seconds or GiB considerably."""
+    """Return the sentences or clauses that `plan` omits and whose defaults affect the predicted time or memory most: no
+    recompute, and a microbatch of one sequence."""
     left = [s for s in defaults(plan) if s.split()[0] in DECISIVE]
     batch = plan.batch.cause.sentence
     return (*left, *([] if completed(batch, plan) == batch else ["microbatch 1"]))

@@ -1,4 +1,4 @@
-"""The draft of a plan: the sentences read so far, and all mistakes in them."""
+"""The plan under construction: the results of the sentences read so far, and the mistakes in them."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def file_content(path: Path, most_bytes: int, texts: Mapping[Path, str], *, alon
 
 @dataclass(frozen=True)
 class NameLookup:
-    """A name in the text that was looked up: the word, the legal names (the first thousand of them), and the kind of
-    name that is legal (`what`, such as `an axis of the mesh`)."""
+    """A name in the text that was looked up (`word`), the legal names (at most 1,000), and what they name (`what`, such
+    as `an axis of the mesh`)."""
 
     word: Word
     legal: tuple[str, ...]
@@ -91,7 +91,7 @@ class NameLookup:
 
 @dataclass
 class Draft:
-    """The sentences read so far, as nodes of the plan, and the diagnostics. The readers of the verbs fill it in."""
+    """The plan under construction: the results of the sentences read so far, and the diagnostics about them."""
 
     root: Path = field(default_factory=Path)
     """The folder of the plan; nothing outside it is read."""
@@ -165,15 +165,16 @@ class Draft:
         related: tuple[Related, ...] = (),
         fix: Fix | None = None,
     ) -> None:
-        """Add a diagnostic at `span`, with the arguments of `planc.diag.Diagnostic`. An error increments `losses`."""
+        """Add a diagnostic at `span`; the other arguments are those of `Diagnostic`. An error also increments
+        `losses`."""
         self.losses += code[0] == "E"
         self.diagnostics.append(Diagnostic(code, message, span, label, help, related, fix))
 
     def unknown(self, word: Word, legal: Iterable[str], what: str) -> str | None:
-        """Report E0108: `word` is not `what` ("an axis of the mesh").
+        """Report E0108, "`word` is not `what`", where `what` is a text such as "an axis of the mesh".
 
-        Returns the name in `legal` that is nearest by spelling, for the reader to go on with; None if no name is near.
-        Nothing is reported, and None returned, if a sentence that could not be parsed may declare the word.
+        Returns the name in `legal` with the nearest spelling, to continue with; None if no name is near. If a sentence
+        that could not be parsed contains the word, it may declare it: then nothing is reported, and None returned.
         """
         legal = legal if isinstance(legal, tuple) else tuple(legal)
         self._looked_up(word, legal, what)
@@ -197,8 +198,8 @@ class Draft:
         self.lookups.append(NameLookup(word, names[:MOST_LEGAL], what))
 
     def one_of(self, word: Word, legal: Collection[str], what: str) -> str | None:
-        """Return the text of `word` if it is one of `legal`. Otherwise report the word, and return the nearest legal
-        name or None, as `unknown` does."""
+        """Return the text of `word` if it is in `legal`. Otherwise report E0108, "`word` is not `what`", and return the
+        legal name with the nearest spelling, or None."""
         if word.text in legal:
             self._looked_up(word, legal, what)
             return word.text
@@ -207,7 +208,7 @@ class Draft:
         return guess
 
     def axes(self, words: list[Word]) -> tuple[str, ...] | None:
-        """Return the mesh axes that `words` name; None (reported) if an axis is unknown or is named twice."""
+        """Return the mesh axes that `words` name; None (reported) if an axis is unknown or named twice."""
         if self.mesh is None or any(w.text in self.refused for w in words):
             return None
         names = [self.one_of(w, self.mesh.every, "an axis of the mesh") for w in words]
@@ -220,9 +221,8 @@ class Draft:
         return tuple(n for n in names if n is not None)
 
     def regions(self, sentence: Sentence) -> list[str] | None:
-        """Return the regions to which `sentence` is restricted by `in` or `for`: parts of the model with a layout of
-        their own, such as the experts. [""] if the sentence is not restricted; None (reported) if a region is
-        unknown."""
+        """Return the regions (parts of the model with a layout of their own, such as the experts) that `sentence` names
+        after `in` or `for`. [""] stands for the whole model; None (reported) for an unknown region."""
         scope = sentence.node.node("in", "for")
         if scope is None:
             return [""]
@@ -233,13 +233,14 @@ class Draft:
         return None if None in found else [r for r in found if r is not None]
 
     def cause(self, sentence: Sentence) -> Cause:
-        """Return the place and text of `sentence`, and of the `use` sentence if the sentence comes from a layout."""
+        """Return the location and text of `sentence`; for a sentence from a layout also the `use` sentence that
+        includes it."""
         via = sentence.via
         return Cause(span=via.span if via else sentence.span, sentence=sentence.text, via=via.text if via else "")
 
     def inside(self, name: str, span: Span) -> Path | None:
-        """Return the path of the file `name`. The file must be in the plan's folder or below; otherwise a diagnostic is
-        reported at `span`, and None returned."""
+        """Return the path of the file `name`. If it is outside the plan's folder, report E0111 at `span` and return
+        None."""
         root = self.root.resolve()
         try:
             path = (root / name).resolve()
@@ -253,24 +254,24 @@ class Draft:
         return None
 
     def content(self, path: Path, most_bytes: int) -> bytes:
-        """Return the bytes of the file at `path`, at most `most_bytes`. Raises OSError as `file_content` does."""
+        """Return the bytes of the file at `path`. Raises TooLargeError above `most_bytes`, and OSError if it cannot be
+        read."""
         return file_content(path, most_bytes, self.unsaved, alone=self.alone)
 
     # Numbers.
 
     def free(self, part: Node | Word | None, what: str) -> bool:
-        """True if `part` is `?`, a value that `planc search` fills in. This is reported as E0115, with `what` as the
-        subject of the message."""
+        """True if `part` is `?`, a value that `planc search` has to find. Then E0115 is reported: "`what` is left
+        open"."""
         if not isinstance(part, Word) or part.kind != "FREE":
             return False
         self.report("E0115", part.span, f"{what} is left open", help="`planc search FILE` finds a value; or write one")
         return True
 
     def integer(self, part: Node | Word, *, minimum: int = 1) -> int | None:
-        """Return the value of `part`: a number, a `let` name, or a sum, difference, product or quotient of these,
-        without a unit.
+        """Return the value of `part`: a number, the name of a `let`, or arithmetic on these, without a unit.
 
-        None (reported) unless the value is an integer from `minimum` to MAX_NUMBER.
+        Returns None (reported) unless the value is an integer from `minimum` to MAX_NUMBER.
         """
         value = self._value(part)
         if value is None:
@@ -287,10 +288,10 @@ class Draft:
         return int(value)
 
     def quantity(self, node: Node | Word, kind: str) -> float | None:
-        """Return the value of `node`, a number with a unit of the quantity `kind` (a key of `units.UNITS`), in SI units
-        or bytes.
+        """Return the value of `node`, a number with a unit, in SI units or bytes. `kind` is the quantity, a key of
+        `UNITS`.
 
-        None (reported) if the number has no unit, or a unit of another quantity.
+        Returns None (reported) if the number has no unit, or the unit of another quantity.
         """
         parts = node.parts if isinstance(node, Node) and node.kind == "quantity" else (node,)
         value = self._value(parts[0])

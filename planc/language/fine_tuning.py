@@ -19,10 +19,10 @@ PARTS = ("model", "blocks", "norms")
 
 
 def fine_tuned(model: Model, freeze: Freeze | None, lora: Lora | None) -> Model:
-    """Return `model` with the updates of `lora`, and without gradients of what `freeze` and `lora` freeze.
+    """Return `model` with the low-rank matrices of `lora`, and without gradients of frozen parameters.
 
-    `lora` freezes all of the model's own parameters except those after `except` in the `freeze` sentence. Without
-    either sentence the model is returned unchanged.
+    With `lora`, all of the model's own parameters are frozen except those that the `freeze` sentence names after
+    `except`. If both are None, the model is returned unchanged.
     """
     if freeze is None and lora is None:
         return model
@@ -33,8 +33,7 @@ def fine_tuned(model: Model, freeze: Freeze | None, lora: Lora | None) -> Model:
 
 
 def _frozen(model: Model, freeze: Freeze | None, lora: Lora | None) -> set[str]:
-    """Return the names of the model's own parameters that are not trained. A tied parameter is frozen if either of its
-    uses is named."""
+    """Return the names of the model's frozen parameters. A tied parameter is frozen if either op that uses it is."""
     parts, kept = (freeze.parts, freeze.kept) if freeze else ((), ())
     return _named(model, parts if lora is None else ("model",)) - _named(model, kept)
 
@@ -54,7 +53,7 @@ def _named(model: Model, parts: Iterable[str]) -> set[str]:
 
 
 def _with_updates(model: Model, lora: Lora) -> Model:
-    """Return the model with the matrices A and B at each matmul of `lora`, and the tensor between A and B."""
+    """Return the model with the matrices A and B at each matmul of `lora`, and the activation between A and B."""
     params: dict[str, Param] = {}
     tensors: dict[str, Tensor] = {}
 
@@ -82,10 +81,10 @@ def _with_updates(model: Model, lora: Lora) -> Model:
 
 
 def _with_gradients(model: Model) -> Model:
-    """Return the model with the gradients and the saved tensors that each op has after freezing.
+    """Return the model with the gradients and saved tensors that each op needs after freezing.
 
-    Layers before the first gradient do less work than later layers. A kind of block that occurs on both sides of it is
-    split in two kinds.
+    Blocks whose input has no gradient do less work in the backward. A kind of block with and without one becomes two
+    kinds.
     """
     first, reached = _walked(model, model.ops["first"], {})
     ops: dict[Section, tuple[Op, ...]] = {"first": first}
@@ -111,8 +110,8 @@ def _with_gradients(model: Model) -> Model:
 
 
 def _walked(model: Model, ops: tuple[Op, ...], given: Iterable[str]) -> tuple[tuple[Op, ...], set[str]]:
-    """Return the ops of one section of the model (`ops`) with their frozen inputs, and the tensors that have a gradient
-    after these ops. `given` are the tensors that have a gradient before them."""
+    """Return the `ops` with their inputs that need no gradient, and the tensors that have a gradient after them.
+    `given` are the tensors that have a gradient before them."""
     alive, found = set(given), []
     for op in ops:
         fixed = [t for t in op.inputs if t not in alive] + [p for p in op.params if model.param[p].frozen]
@@ -123,8 +122,8 @@ def _walked(model: Model, ops: tuple[Op, ...], given: Iterable[str]) -> tuple[tu
 
 
 def _saved(model: Model, op: Op) -> tuple[str, ...]:
-    """Return the tensors that `op` saves if it has a backward. A matmul saves its input only to compute the gradient of
-    a trained matrix."""
+    """Return the tensors that `op` saves for its backward. A matmul saves its input only for the gradient of a trained
+    weight."""
     trained = [p for p in op.params if not model.param[p].frozen]
     if op.kind == "matmul" and all(len(model.param[p].shape_dims) < 2 for p in trained):
         return ()

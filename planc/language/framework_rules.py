@@ -1,5 +1,5 @@
-"""Applies a framework's policy to a plan: the decisions that the framework makes if no sentence does. `Plan.for_planc`
-undoes this."""
+"""Fills in the decisions that a plan's framework (`realise as FRAMEWORK`) makes if no sentence does. `Plan.for_planc`
+is the plan without them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from planc.ir.policy import Policy
 
 
 def settled(plan: Plan) -> Plan:
-    """Return `plan` ready for propagation: without axes of size 1, and with its framework's decisions filled in
-    (`filled`). They depend on the plan's current sizes, which may differ from the sizes in the file."""
+    """Return `plan` ready for propagation: axes of size 1 are removed, and the framework's decisions filled in for the
+    current axis sizes."""
     return filled(without_axes_of_one(plan))
 
 
 def filled(plan: Plan) -> Plan:
-    """Return `plan` with its framework's decisions where no sentence decides: attention kernel, TP overlap, the end of
-    recomputed blocks, padding of the vocabulary.
+    """Return `plan` with the decisions of its framework that no sentence makes: attention kernel, TP overlap, whether a
+    recomputed block runs to its end, dtype of gradients, padding of the vocabulary.
 
-    Nodes that are filled in have the `realise` sentence as their cause.
+    The `realise` sentence becomes the cause of these decisions.
     """
     realise = plan.realise
     if realise is None or realise.framework == OWN:
@@ -53,8 +53,8 @@ def _kernel(plan: Plan, rules: Policy, realise: RealisedAs) -> Kernel | None:
 
 
 def _overlaps(plan: Plan, rules: Policy, realise: RealisedAs) -> tuple[Overlap, ...]:
-    """Return the plan's overlaps, and for a dense model the framework's default overlap of each tensor-parallel axis
-    that no sentence mentions."""
+    """Return the plan's `overlap` decisions. A dense model also gets the framework's default for each tensor-parallel
+    axis without one."""
     method = rules.tp_overlap_torus if plan.cluster.has_tpus else rules.tp_overlap
     if not method or plan.model.top_k:
         return plan.overlaps
@@ -64,7 +64,7 @@ def _overlaps(plan: Plan, rules: Policy, realise: RealisedAs) -> tuple[Overlap, 
 
 
 def tensor_axes(plan: Plan) -> tuple[str, ...]:
-    """Return the tensor-parallel axes of `plan`: axes that shard attention heads or the feed-forward width."""
+    """Return the mesh axes of `plan` that shard the attention heads or the feed-forward width."""
     divided = {a for s in plan.shards if s.dim in ("heads", "ffn") and not s.region for a in s.axes}
     return plan.mesh.in_order(divided)
 

@@ -1,4 +1,4 @@
-"""Reads `import "FILE"`: a user's own hardware and layouts, from the folder of the importing file or below."""
+"""Reads `import "FILE"`: hardware and layouts of the user, from the plan's folder or below."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MOST_FILES = 100
 
 @dataclass
 class Files:
-    """Every file that is read for one plan: its text (to quote lines), its SHA-256 (to detect changes), and layouts by
-    name."""
+    """Every file that is read for one plan: its text (to quote lines), its SHA-256 (to detect changes), and the
+    imported layouts by name."""
 
     root: Path
     sources: dict[str, Source] = field(default_factory=dict)
@@ -41,12 +41,12 @@ class Files:
     """True if only those texts exist: nothing is read from disk."""
 
     def read(self, path: Path, name: str, place: Span | None = None) -> Tree | Diagnostic:
-        """Read and parse the file at `path`; return a diagnostic if it cannot be read as text.
+        """Return the parsed file at `path`, or a diagnostic if it cannot be read as text.
 
         Args:
             path: the file's path; an editor's unsaved text takes precedence.
             name: the file name for diagnostics.
-            place: the sentence that names the file, for the diagnostic's location; None: the start of the file.
+            place: location of the sentence that names the file, for the diagnostic; None: the start of the file.
         """
         at = place or Span(name, 1, 1, 1, 1)
         try:
@@ -77,7 +77,7 @@ class Files:
         return parsed
 
     def add(self, read: Mapping[str, tuple[Source, bytes]]) -> None:
-        """Add files that a sentence's reader has read itself. `read` maps the name of each file to (source,
+        """Add files that were read elsewhere, such as CSV schedules. `read` maps the name of each file to (source,
         content)."""
         for name, (source, data) in read.items():
             self.sources[name] = source
@@ -134,8 +134,8 @@ def _import(sentence: Sentence, files: Files, draft: Draft) -> None:
 
 
 def declared_here(sentences: list[Sentence], draft: Draft) -> list[Sentence]:
-    """Return the `sentences` of a plan without the hardware declarations among them, which are added to `draft` as if a
-    hardware file had them."""
+    """Return the plan's `sentences` without its hardware declarations, which are added to `draft` like imported
+    ones."""
     machine = [s for s in sentences if s.verb in MACHINE]
     _declared_once(machine, draft)
     draft.hardware += machine
@@ -147,8 +147,7 @@ NAMELESS = ("points", "wire", "measured")
 
 
 def _declared_once(sentences: list[Sentence], draft: Draft) -> None:
-    """Report E0107 for a chip, link, node or torus whose name is already declared: a second declaration would be
-    ambiguous."""
+    """Report E0107 for a chip, link, node or torus that is declared twice."""
     known = {(s.verb, _name(s)): s for s in draft.hardware if s.verb not in NAMELESS}
     for sentence in (s for s in sentences if s.verb not in NAMELESS):
         first = known.setdefault((sentence.verb, _name(sentence)), sentence)
@@ -163,7 +162,7 @@ def _declared_once(sentences: list[Sentence], draft: Draft) -> None:
 
 
 def _name(sentence: Sentence) -> str:
-    """Return the name in a declaration; "" for a price, which has no name."""
+    """Return the declared name; "" for a price, which has none."""
     if sentence.verb == "price":
         return ""
     call = sentence.node.node("call") if sentence.verb != "fabric" else None

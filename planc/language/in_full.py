@@ -1,6 +1,6 @@
-"""Writes a plan in full: shorthands are expanded, and defaults, numbers and hardware are written out.
+"""Writes a plan in full: layouts are expanded, and defaults, numbers and hardware are written out.
 
-The resulting text has no shorthand, `let` or import, so it means the same in any folder.
+The resulting text has no `use`, `let` or `import`, so it means the same in any folder.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ WIDTH = 80
 
 @dataclass(frozen=True)
 class Row:
-    """A sentence of the full text, and where it comes from (`via`): a `use` sentence, a hardware file, or `default` for
-    a sentence that the plan omits. "" if the plan itself has the sentence."""
+    """A sentence of the full text. `via` says where it comes from: the text of a `use` sentence, the name of a hardware
+    file, `default` for an omitted sentence, or "" for a sentence of the plan itself."""
 
     text: str
     via: str = ""
@@ -35,7 +35,8 @@ class Row:
 
 
 def in_full(built: Built, plan: Plan | None) -> Iterator[Row]:
-    """Yield the sentences of a plan file in the file's order, then the plan's defaults, then its hardware.
+    """Yield the sentences of a plan file in the file's order, then the omitted sentences, then the hardware
+    declarations.
 
     Args:
         built: the result of reading the file.
@@ -58,8 +59,7 @@ def in_full(built: Built, plan: Plan | None) -> Iterator[Row]:
 
 
 def as_text(name: str, rows: Iterable[Row]) -> str:
-    """Return the text of a plan file with the sentences `rows` and the header `plan NAME`; without a header if `name`
-    is ""."""
+    """Return the text of a plan file with the sentences `rows`, below the header `plan NAME` unless `name` is ""."""
     lines, file = [f"plan {name}"] if name else [], ""
     for row in rows:
         if row.declares and row.via != file:
@@ -70,8 +70,8 @@ def as_text(name: str, rows: Iterable[Row]) -> str:
 
 
 def _known(sentence: Sentence, plan: Plan | None) -> Sentence | None:
-    """Return the sentence. If it comes from a layout, dims that the plan's model does not have are left out; None if no
-    dim is left."""
+    """Return the sentence. In a sentence from a layout, dims that the model does not have are left out; None if none
+    remains."""
     if sentence.via is None or plan is None or sentence.verb not in ("shard", "replicate"):
         return sentence
     unknown = {w.text for w in sentence.names(0)} - {"batch", "sequence", *plan.model.sizes}
@@ -79,7 +79,7 @@ def _known(sentence: Sentence, plan: Plan | None) -> Sentence | None:
 
 
 def _with_numbers(sentence: Sentence, built: Built) -> str:
-    """Return the text of the sentence with numbers in place of `let` names, and without `on TARGET:`."""
+    """Return the sentence with the values of `let` names, and without `on TARGET:`."""
     text = sentence.text
     numbers = [built.numbers.get(word.span) for word in sentence.node.all_words()]
     if any(number is not None for number in numbers):
@@ -91,7 +91,6 @@ def _with_numbers(sentence: Sentence, built: Built) -> str:
 
 
 def _wrapped(text: str) -> str:
-    """Return a long sentence broken into lines, after commas in brackets."""
     verb, _, rest = text.partition(" ")
     lines, line, depth = [], f"{verb:<{VERB_WIDTH}} ", 0
     for piece in re.findall(r'"[^"]*"|[(\[]|[)\]]|, |[^"()\[\],]+|.', rest):

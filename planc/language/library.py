@@ -1,4 +1,4 @@
-"""The bundled library: hardware files, found by the machines that they declare, and layouts, found by name."""
+"""The bundled library: hardware files, found by the nodes and tori that they declare, and layouts, found by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DECLARES = re.compile(r"^(?:node|torus)\s+(\w+)", re.MULTILINE)
 
 @cache
 def machines() -> dict[str, str]:
-    """Return the name of every node and torus that a bundled hardware file declares, with the name of that file."""
+    """Return for every bundled node or torus, by name, the name of the hardware file that declares it."""
     found = {}
     for item in sorted(_folder("hardware"), key=lambda f: f.name):
         for name in _DECLARES.findall(item.read_text()):
@@ -25,7 +25,7 @@ def machines() -> dict[str, str]:
 
 @cache
 def nodes_of(chip: str) -> dict[str, int]:
-    """Return the number of chips per node of each bundled node that has the bundled `chip`, by name; {} for an unknown
+    """Return the number of chips of each bundled node type that has this `chip`, by the node's name; {} for an unknown
     chip."""
     declared = {m[1]: (int(m[2]), m[3]) for f in _folder("hardware") for m in _NODE.finditer(f.read_text())}
     return {name: chips for name, (chips, of) in declared.items() if of == chip}
@@ -39,19 +39,19 @@ def layouts() -> tuple[str, ...]:
 
 @cache
 def hardware_file(name: str) -> Tree:
-    """Return the bundled hardware file `name` (with its suffix), parsed."""
+    """Return the bundled hardware file `name` (such as `h100.plan`), parsed."""
     return _parsed("hardware", name)
 
 
 def machine_text(name: str) -> str:
-    """Return the text of the bundled hardware file that declares the node or torus `name`. Raises KeyError for an
-    unknown machine."""
+    """Return the text of the bundled hardware file that declares the node or torus `name`. Raises KeyError if none
+    does."""
     return files("planc.plans").joinpath("hardware").joinpath(machines()[name]).read_text()
 
 
 @cache
 def layout_file(name: str) -> Tree:
-    """Return the bundled layout `name` (without a suffix), parsed."""
+    """Return the bundled layout `name`, parsed."""
     return _parsed("layouts", f"{name}.plan")
 
 

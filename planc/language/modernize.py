@@ -1,4 +1,4 @@
-"""Rewrites old spellings in a file to the current ones, for `planc fmt`."""
+"""Replaces old spellings in a plan, layout or hardware file by current ones, for `planc fmt`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MOST_PASSES = 3
 
 
 def modernize(path: Path, text: str) -> str:
-    """Return `text` in the current spelling. `path` is the file of the text: some spellings depend on the plan's model
-    and on imported layouts. Sentences with mistakes are not changed."""
+    """Return the plan, layout or hardware file `text` with current spellings. `path` is its file, since some spellings
+    depend on imported files. Sentences with mistakes are not changed."""
     if not may_hold_old_spellings(text):
         return text
     from planc.diag.edits import apply_edits

@@ -1,8 +1,7 @@
-"""Reads names of ops in sentences: a dotted name, or a prefix of names. `ffn` stands for every op whose name starts
-with `ffn.`.
+"""Reads the names of ops in sentences. A prefix stands for all ops below it: `ffn` for every op named `ffn.*`.
 
-Before version 0.2 a word could also be the kind of an op, the last component of its name, or its region, and
-`attention.proj` stood for the projections into and out of attention. Such words are reported as old spellings.
+Before version 0.2, a word could also be an op's kind, its region or the last component of its name, and
+`attention.proj` stood for all projections of attention. Such words are reported as old spellings.
 """
 
 from __future__ import annotations
@@ -21,11 +20,9 @@ WHY = "ops are named by their dotted names, or the beginning of one"
 def read_op_names(
     words: list[Word], ops: Sequence[Op], what: str, draft: Draft, keywords: tuple[str, ...] = ()
 ) -> tuple[str, ...] | None:
-    """Return the fewest names, or prefixes of names, that match the ops of `words`; None (reported) if a word matches
-    none of `ops`.
+    """Return the op names or prefixes that `words` mean, each once; None (reported) if a word matches none of `ops`.
 
-    `keywords` are further legal words, which are also suggested for a misspelled word. `what` describes the legal words
-    in the message.
+    `keywords` are further legal words. `what` describes the legal words in the message ("an op of llama3_8b").
     """
     names = dict.fromkeys(op.name for op in ops)
     legal = list(dict.fromkeys([*keywords, *names, *beginnings(names)]))
@@ -43,7 +40,7 @@ def read_op_names(
 
 
 def covering(chosen: Iterable[str], ops: Sequence[Op]) -> list[str]:
-    """Return the fewest names, or prefixes of names, that match the ops called `chosen` and no other of `ops`."""
+    """Return the shortest list of names and prefixes that matches all ops called `chosen` and no other of `ops`."""
     chosen = set(chosen)
     names = dict.fromkeys(op.name for op in ops)
     found: dict[str, None] = {}
@@ -55,8 +52,7 @@ def covering(chosen: Iterable[str], ops: Sequence[Op]) -> list[str]:
 
 
 def beginnings(names: Iterable[str]) -> list[str]:
-    """Return every proper prefix of these dotted `names`, the shortest first for each name: `a` and `a.b` of
-    `a.b.c`."""
+    """Return every proper prefix of the dotted `names`: `a` and `a.b` for `a.b.c`."""
     return [".".join(n.split(".")[: i + 1]) for n in names for i in range(n.count("."))]
 
 

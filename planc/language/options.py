@@ -11,8 +11,8 @@ Value = int | float | str
 
 @dataclass(frozen=True)
 class Option:
-    """The legal values of an option: one of `words`. Without words the value is a number: a decimal fraction if
-    `fraction`, else an integer of at least `minimum`."""
+    """The legal values of an option: the `words`. Without words: a decimal fraction if `fraction`, else an integer of
+    at least `minimum`."""
 
     words: tuple[str, ...] = ()
     fraction: bool = False
@@ -28,10 +28,10 @@ def method_name(method: Node, legal: tuple[str, ...], what: str, draft: Draft) -
 
 
 def read_options(method: Node, legal: dict[str, Option], draft: Draft) -> dict[str, Value] | None:
-    """Return the values of the options of `method`, by name. A value without a name belongs to the option that has this
-    word among its legal values.
+    """Return the values of the options of `method`, by name. `legal` has all options by name; in `float8(rowwise)` the
+    name is omitted and follows from the word.
 
-    `legal` are all options by name. None (reported) if an option is unknown, is given twice or has a wrong value.
+    Returns None (reported) if an option is unknown, given twice or has an illegal value.
     """
     args = method.node("args")
     found: dict[str, Value] = {}
@@ -58,8 +58,7 @@ def _name(arg: Node | Word, legal: dict[str, Option], draft: Draft) -> str | Non
 
 
 def _option_of_value(arg: Node | Word, legal: dict[str, Option], method: Node, draft: Draft) -> str | None:
-    """Return the name of the option that has the unnamed word `arg` among its values; None (reported) if there is
-    none."""
+    """Return the name of the option that has the word `arg` among its values; None (reported) if there is none."""
     word = _single_word(arg)
     words = {w: name for name, option in legal.items() for w in option.words}
     if word is None:
@@ -81,6 +80,5 @@ def _value(part: Node | Word, option: Option, name: str, draft: Draft) -> Value 
 
 
 def _single_word(part: Node | Word) -> Word | None:
-    """Return the word of a value that consists of a single name; else None."""
     words = [part] if isinstance(part, Word) else list(part.all_words())
     return words[0] if len(words) == 1 and words[0].kind in ("NAME", "METHOD") else None

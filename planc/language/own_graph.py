@@ -1,9 +1,9 @@
-"""Reads `graph NAME of CHIP` with `fabric`, `points` and `wire`: a machine as a user's own graph of links.
+"""Reads a machine that the user describes as a graph of links, in a hardware file with these sentences.
 
-graph  NAME of CHIP                          the machine that `cluster NAME` takes; the rest of its file says the links
-fabric NAME = KIND(NUMBER = ..., LINK = ...)  a regular part: rack, rail, fat_tree, dragonfly or torus
-points NAME, NAME as KIND [in NODE]          chips, switches, cards, hosts and sockets by name
-wire   NAMES to NAMES over LINK [x LINKS] [at SHARE]   a link from each to each
+graph  NAME of CHIP                                    declares the machine for `cluster NAME`
+fabric NAME = KIND(NUMBER = ..., LINK = ...)           a rack, rail, fat_tree, dragonfly or torus
+points NAME, NAME as KIND [in NODE]                    single chips, switches, cards, hosts or sockets
+wire   NAMES to NAMES over LINK [x LINKS] [at SHARE]   links each point on the left with each on the right
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SAME_AS = {"up": "out", "local": "out"}
 
 @dataclass(frozen=True)
 class ReadGraph:
-    """A machine that a hardware file describes as a graph of links. `chips` is the number of all its chips."""
+    """A machine that a hardware file describes as a graph of links. `chips` is the total number of its chips."""
 
     chip: Chip
     link: Link
@@ -41,8 +41,8 @@ class ReadGraph:
 
 
 def read_graph(sentence: Sentence, declared: Declared, draft: Draft) -> ReadGraph | None:
-    """Return the machine that `sentence`, a `graph`, declares together with the other sentences of its file
-    (`declared`). None if one of these sentences has a mistake."""
+    """Return the machine that the `graph` sentence and the other sentences of its file (`declared`) describe. None
+    (reported) if one of these sentences has a mistake."""
     before = len(draft.diagnostics)
     reader = _GraphReader(declared, draft)
     if len(declared.names("graph")) > 1:
@@ -86,8 +86,6 @@ def _machine(chip: Chip, graph: OwnGraph, links: MachineLinks) -> ReadGraph:
 
 
 class _GraphReader:
-    """Reads the sentences of a graph and records where each name is declared."""
-
     def __init__(self, declared: Declared, draft: Draft) -> None:
         self.declared, self.draft = declared, draft
         self.links: dict[str, Link] = {}
@@ -97,7 +95,7 @@ class _GraphReader:
         self.count = 0
 
     def graph(self) -> OwnGraph:
-        """Return the graph: its parts, points and wires. Mistakes are reported."""
+        """Return the graph of the file's `fabric`, `points` and `wire` sentences. Mistakes are reported."""
         for s in self.declared.sentences:
             if s.verb == "link" and (link := read_link(s, self.draft)) is not None:
                 self.links[link.name] = link
@@ -173,8 +171,6 @@ class _GraphReader:
     def _filled(
         self, name: str, kind: str, numbers: dict[str, int], links: dict[str, str], shape: tuple[int, ...]
     ) -> GraphPart:
-        """Return the regular part `name` of the graph, with defaults for the numbers and links that the sentence
-        omits."""
         every = {n: numbers.get(n, value or 0) for n, value in NUMBERS[kind].items()}
         if "leaf" in every:
             every["leaf"] = every["leaf"] or every["nodes"]
@@ -257,7 +253,7 @@ class _GraphReader:
 
 
 def _wire_of(reader: _GraphReader, names: set[str]) -> Span | None:
-    """Return the place of the last `wire` sentence that joins the two points in `names`; None if there is none."""
+    """Return the location of the last `wire` sentence that joins the two points in `names`; None if there is none."""
     found = [
         s.span for s in reader.declared.sentences if s.verb == "wire"
         and names <= {w.text for i in (0, 1) for w in s.names(i)}

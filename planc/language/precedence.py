@@ -1,5 +1,5 @@
-"""Decides which sentences apply. A sentence of the plan itself takes precedence over a sentence of a layout (`use`)
-about the same dim, with a note. Two layouts that shard the same dim are an error."""
+"""Resolves conflicts between sentences. A sentence of the plan overrides a sentence of a layout about the same dim or
+state, which is reported as a note. Two layouts that shard the same dim are an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Subject = tuple[str, str, str]
 
 
 def settle(sentences: list[Sentence], draft: Draft) -> list[Sentence]:
-    """Return the `sentences` that apply: the plan's own sentences take precedence over the sentences of layouts.
+    """Return the `sentences` that apply: the plan's own sentences override those of its layouts.
 
     Reports N0110 for a sentence that is overridden, and E0110 for two sentences that contradict each other.
     """
@@ -35,8 +35,8 @@ def settle(sentences: list[Sentence], draft: Draft) -> list[Sentence]:
 
 
 def subjects(sentence: Sentence) -> Iterator[Subject]:
-    """Yield (verb, dim or noun, region) for everything that `sentence`, a `shard` or `store`, decides; nothing for a
-    sentence of another verb."""
+    """Yield (verb, dim or kind of state, region) for each decision of `sentence`, a `shard` or `store`; nothing for
+    other verbs."""
     if sentence.verb not in ("shard", "store"):
         return
     scope = sentence.node.node("in", "for")
@@ -64,7 +64,7 @@ def _contradictions(sentence: Sentence, seen: dict[Subject, Sentence], draft: Dr
 
 
 def whole_line(span: Span) -> Span:
-    """Return the span from the first column of the line where `span` begins to the start of the line after it ends."""
+    """Return the span of the whole lines that `span` is on, including the last line break."""
     return Span(span.file, span.line, 1, span.end_line + 1, 1)
 
 
@@ -79,7 +79,7 @@ def _note_overridden(beaten: Sentence, winner: Sentence, subject: Subject, draft
 
 
 def without_subjects(sentence: Sentence, names: set[str]) -> Sentence | None:
-    """Return `sentence`, a `shard`, `replicate` or `store`, without the dims or nouns in `names`; None if none
+    """Return the `shard`, `replicate` or `store` sentence without the dims or kinds of state in `names`; None if none
     remains."""
     if not names:
         return sentence

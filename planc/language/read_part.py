@@ -1,4 +1,4 @@
-"""Reads a layout or hardware file on its own, to check it without a plan."""
+"""Checks a layout or hardware file without a plan."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ IN_LAYOUTS = ("shard", "replicate", "store", "gather", "split", "recompute")
 
 
 def read_part(file: Tree) -> Draft:
-    """Return a draft with the diagnostics about `file`, a layout or hardware file with its header. Those of the parser
-    are included."""
+    """Return a draft with all diagnostics about `file`, a layout or hardware file, including those of the parser."""
     assert file.header is not None
     draft = Draft(diagnostics=list(file.diagnostics))
     if file.header.verb == "hardware":
@@ -49,7 +48,6 @@ def _hardware(declared: Declared, draft: Draft) -> None:
 
 
 def _tables(declared: Declared, draft: Draft) -> None:
-    """Read the chips, links and network levels, each with its tables of measured rates by size."""
     for sentence in declared.sentences:
         if sentence.verb == "chip" and (chip := read_chip(sentence, draft)) is not None:
             with_chip_tables(chip, declared, draft)
@@ -62,8 +60,7 @@ def _tables(declared: Declared, draft: Draft) -> None:
 
 
 def _layout(file: Tree, header: Sentence, draft: Draft) -> None:
-    """Check a layout on its own. Its axes become the axes of a mesh, each of size 2: the diagnostics do not depend on
-    sizes."""
+    """Check a layout on a mesh that has its axes, each of size 2: the diagnostics do not depend on sizes."""
     axes = dict.fromkeys((w.text for w in header.names(0)), 2)
     draft.mesh = Mesh.of(axes, Cause(span=header.span, sentence=header.text))
     words = header.node.words("NAME", "METHOD")

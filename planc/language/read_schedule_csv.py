@@ -1,4 +1,4 @@
-"""Reads `as csv("FILE")`: a pipeline schedule from a file in the plan's folder or below."""
+"""Reads `as csv("FILE")`: a pipeline schedule from a CSV file in the plan's folder or below."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MOST_FINDINGS = 20
 
 
 def read_schedule(word: Word, ranks: int, draft: Draft) -> tuple[str, ...] | None:
-    """Return the row of pipeline actions of each rank, from the file that `word` names. None (reported) if the file is
-    no schedule for `ranks` ranks."""
+    """Return each rank's pipeline actions, as normalized CSV text, from the file that `word` names. None (reported) if
+    the file is no schedule for `ranks` ranks."""
     from planc.pipeline import csv_schedule
 
     name = word.text.strip('"')
@@ -55,8 +55,7 @@ def read_schedule(word: Word, ranks: int, draft: Draft) -> tuple[str, ...] | Non
 def _runs_to_end(
     order: tuple[str, ...], table: list[list[csv_schedule.Cell]], name: str, word: Word, draft: Draft
 ) -> bool:
-    """True if the ranks can execute their rows to the end. Otherwise the ranks that wait for each other are
-    reported."""
+    """True if the schedule does not deadlock. Otherwise the ranks that wait for each other are reported."""
     from planc.pipeline.deadlock import circle_of
 
     circle = circle_of(order)

@@ -1,11 +1,12 @@
-"""Reads the changes that the command line tries on a machine, each in one `--with`: `--with "link leaf3-spine1 at 50
-%"`.
+"""Reads the changes to a machine that the command line tries, one per `--with`: `--with "link leaf3-spine1 at 50 %"`.
 
-link A-B at SHARE | gone one link: between two points of the machine's graph links NAME at SHARE | gone all links of the
-type that the hardware file calls NAME host NAME gone a node with its chips; the mesh shrinks by an axis that divides
-the batch switch NAME gone a switch, leaf, spine, nic or chip of the graph rail N gone a rail: one card of every node,
-or its switches oversubscription x N links between switches carry 1 / N nodes dealt over N leaves neighbours in rank on
-different leaves, as a scheduler without topology deals them
+link A-B at SHARE | gone       one link between two points of the machine's graph
+links NAME at SHARE | gone     all links of the type NAME
+host NAME gone                 a node with its chips; the mesh shrinks by an axis that divides the batch
+switch NAME gone               a switch, leaf, spine, nic or chip
+rail N gone                    card N of every node, or the switches of this rail
+oversubscription x N           links between switches carry 1 / N
+nodes dealt over N leaves      neighbours in rank are under different leaves, as with a naive scheduler
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ LEGAL = (
 
 
 def read_what_ifs(texts: Sequence[str]) -> tuple[Change, ...]:
-    """Return the changes in `texts`. Raises PlanError, which lists every text that describes no change."""
+    """Return the changes that `texts` describe. Raises PlanError with a diagnostic for each text that is not a
+    change."""
     found: list[Change] = []
     wrong: list[Diagnostic] = []
     for line, text in enumerate(texts, 1):
@@ -54,8 +56,8 @@ def read_what_ifs(texts: Sequence[str]) -> tuple[Change, ...]:
 
 
 def span_of(text: str, line: int, name: str = "") -> Span:
-    """Return the place of `name` in `text`, the text of the `line`-th change; the place of the whole text if `name` is
-    "" or is not in it.
+    """Return the location of `name` in `text`, which is the text of `--with` number `line`. It is the location of the
+    whole text if `name` is "" or not found.
 
     >>> span_of("rail 2 gone", 1, "2").column
     6
@@ -65,12 +67,11 @@ def span_of(text: str, line: int, name: str = "") -> Span:
 
 
 def source_of(texts: Sequence[str]) -> Source:
-    """Return `texts` as a source, one text a line, so that diagnostics can quote the lines."""
+    """Return `texts`, one per line, in the form from which diagnostics quote lines."""
     return Source.of(FILE, "\n".join(" ".join(t.splitlines()) for t in texts))
 
 
 def _change(text: str) -> Change | str:
-    """Return the change that `text` describes, or an error message."""
     for kind, pattern in FORMS:
         if (found := re.fullmatch(pattern, text, re.ASCII)) is None:
             continue

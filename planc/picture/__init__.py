@@ -1,2 +1,2 @@
-"""Draws pictures: marks (shapes and text at pixel positions), charts made of marks, and templates that write them as
-SVG. This package does not depend on plans."""
+"""Draws charts, independently of plans: a picture is a list of marks (shapes and text at pixel positions), which
+templates write as SVG."""

@@ -1,4 +1,4 @@
-"""Charts that several reports use: stacked bars with a limit, bars that diverge from zero, and curves."""
+"""Charts for reports: stacked bars with a limit, bars that diverge from zero, and curves."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MOST_TALL = 24
 
 
 class BarPart(NamedTuple):
-    """A part of every stacked bar: its CSS class, which gives the colour, and its name."""
+    """A part that all bars of a chart have: its CSS class, which gives the colour, and its name in the legend."""
 
     css: str
     name: str
 
 
 class Bar(NamedTuple):
-    """A row of a bar chart: its name, the value of each part, and the text at its end. `strong` emphasizes the name."""
+    """One bar of a chart: its name, the value of each part, and the text at its end. `strong` emphasizes the name."""
 
     name: str
     values: Sequence[float]
@@ -29,17 +29,17 @@ class Bar(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """A line at a `value` across all bars, with its name."""
+    """A line across all bars at `value`, labelled `name`."""
 
     value: float
     name: str
 
 
 def legend(parts: Sequence[BarPart], width: float, y: float = 14) -> tuple[list[Mark], float]:
-    """Return a legend of `parts` (coloured squares with names), wrapped at `width` pixels, and its lower end, a y in
-    pixels (the number of pixels from the top).
+    """Return the marks of a legend (coloured squares with names), wrapped at `width` pixels, and its lower end: the
+    number of pixels from the top.
 
-    `y` is the baseline of the text in the first line (pixels).
+    `parts` are the entries, and `y` is the baseline of the first line (pixels).
     """
     marks: list[Mark] = []
     x = 0.0
@@ -66,7 +66,7 @@ def stacked_bars(
 
     Args:
         rows: the bars from top to bottom.
-        parts: name and colour of each value of a row; a part that is 0 in every row is left out.
+        parts: name and colour of each value of a bar; a part that is 0 in every bar is left out.
         title: the title of the picture.
         summary: a sentence for readers who cannot see the picture.
         unit: unit of the horizontal axis.
@@ -122,7 +122,7 @@ def _value(value: float) -> str:
 
 
 class DivergingRow(NamedTuple):
-    """A row with two values, one for each column. Each is a change, drawn to the left (negative) or right (positive) of
+    """A row with two bars, one per column. Each bar is a change, drawn to the left (negative) or right (positive) of
     zero, with a text."""
 
     name: str

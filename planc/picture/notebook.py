@@ -18,7 +18,7 @@ SCOPE = "planc-shown"
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """The content that a notebook displays for a value: a title, a sentence, and a table, pictures or code."""
+    """The content that a notebook displays for a value: a title, a sentence, and a table, pictures or program text."""
 
     title: str
     summary: str
@@ -33,12 +33,11 @@ VIEWS = "planc.report.notebook"
 
 
 class InNotebook:
-    """Base class of values that notebooks display. `VIEWS` has a function for each subclass, which must define
-    `to_json`."""
+    """Base class of values that notebooks display. The module `VIEWS` has the display function of each subclass."""
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """Return the value as plain JSON data."""
+        """Return the value as JSON data."""
 
     @cached_property
     def _bundle(self) -> dict[str, Any]:
@@ -61,7 +60,7 @@ class InNotebook:
 
 
 def bundle(shown: Shown, json: dict[str, Any]) -> dict[str, Any]:
-    """Return the display formats of a value by MIME type: `shown` as text, HTML and SVG, and the value's `json`."""
+    """Return the display of a value by MIME type: `shown` as text, HTML and SVG, and the value itself as `json`."""
     from planc.picture.render import picture_css, rendered, sheet
 
     css = scoped(picture_css(), f".{SCOPE}")
@@ -86,7 +85,7 @@ def _lines(shown: Shown) -> list[str]:
 
 
 def scoped(css: str, scope: str) -> str:
-    """Return the styles `css` restricted to elements below the selector `scope`; `:root` becomes `scope` itself.
+    """Return the stylesheet `css`, restricted to elements inside the selector `scope`; `:root` becomes `scope` itself.
 
     >>> scoped(":root{--a:1}.b,.c .d{fill:red}@media print{.b{fill:blue}}", ".s")
     '.s{--a:1}.s .b,.s .c .d{fill:red}@media print{.s .b{fill:blue}}'

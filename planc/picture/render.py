@@ -1,4 +1,4 @@
-"""Renders pictures as SVG and fragments of HTML, with templates that escape every string."""
+"""Renders pictures as SVG and HTML fragments, with templates that escape every string."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 @cache
 def environment(*packages: str) -> Environment:
-    """Return the template environment of these `packages` (`planc.picture` has the templates of pictures). Every string
-    that a template prints is passed through `clean` and escaped."""
+    """Return the Jinja environment with the templates of these `packages`. Every string is passed through `clean` and
+    escaped."""
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     loader = ChoiceLoader([PackageLoader(name) for name in packages])
@@ -32,7 +32,7 @@ def environment(*packages: str) -> Environment:
 
 
 def _printed(value: Any) -> Any:
-    """Return a `value` as a template prints it: strings are cleaned, markup of planc's own is not."""
+    """Return `value` as templates print it: `clean` is applied to strings, but not to markup."""
     return clean(value) if type(value) is str else value
 
 
@@ -50,8 +50,7 @@ BARRED = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C
 
 
 def clean(text: str) -> str:
-    """Return `text` with escapes in place of characters that a page must not have, or that reorder the text around
-    them.
+    """Return `text` with `\\uXXXX` in place of control characters, and of characters that reorder the text around them.
 
     >>> clean("a\\x1b[31m\\u202eb")
     'a\\\\u001b[31m\\\\u202eb'
@@ -68,19 +67,19 @@ def _shown(code: int) -> bool:
 
 
 def svg(picture: Picture) -> str:
-    """Return `picture` as SVG, for a page that has the styles."""
+    """Return `picture` as an SVG element, for a page that includes `picture_css()`."""
     return rendered("picture.svg.j2", picture=picture, y=None)
 
 
 @cache
 def picture_css() -> str:
-    """Return the styles of pictures, for light mode, dark mode and print."""
+    """Return the stylesheet of pictures, for light mode, dark mode and print."""
     return environment("planc.picture").get_template("picture.css").render()
 
 
 def sheet(title: str, pictures: Sequence[tuple[str, Picture]]) -> str:
-    """Return an SVG file, with its own styles, of several pictures below each other. `pictures` are pairs (heading,
-    picture)."""
+    """Return an SVG file of `pictures`, each (heading, picture), below each other, with the stylesheet that they
+    need."""
     placed, y = [], 30.0
     for heading, picture in pictures:
         placed.append((y, heading, picture))
@@ -90,5 +89,5 @@ def sheet(title: str, pictures: Sequence[tuple[str, Picture]]) -> str:
 
 
 def rendered(template: str, **values: Any) -> str:
-    """Return the template `template` of this package, filled with `values`."""
+    """Return the text of the file `template` of this package, with these variables."""
     return environment("planc.picture").get_template(template).render(**values)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 
 def seconds(value: float) -> str:
-    """Return `value` (seconds) as text, in a unit that fits: `1.20 s`, `3.4 ms`, `56 us`."""
+    """Return `value` (seconds) as text, with a unit by its size: `1.20 s`, `3.4 ms`, `56 us`."""
     if value >= 1 or value == 0:
         return f"{value:.2f} s"
     return f"{value * 1e3:.1f} ms" if value >= 1e-3 else f"{value * 1e6:.0f} us"
 
 
 def count(value: float) -> str:
-    """Return `value`, a count, as text, with a suffix that fits: `1.20 T`, `3.40 B`, `5.60 M`, `7,800`."""
+    """Return the number `value` as text, with a suffix by its size: `1.20 T`, `3.40 B`, `5.60 M`, `7,800`."""
     for unit, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
         if value >= factor:
             return f"{value / factor:.2f} {unit}"
@@ -19,7 +19,7 @@ def count(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """Return `value` (bytes) as text, in a decimal unit that fits: `1.2 GB`, `345 B`."""
+    """Return `value` (bytes) as text, with a decimal unit by its size: `1.2 GB`, `345 B`."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= factor:
             return f"{value / factor:.1f} {unit}"
@@ -41,7 +41,7 @@ def percent(share: float) -> str:
 
 
 def rate(value: float, unit: str) -> str:
-    """Return `value` (in `unit` per second) as text, with a prefix that fits: `989 TFLOP/s`, `450 GB/s`."""
+    """Return `value` (in `unit` per second) as text, with a prefix by its size: `989 TFLOP/s`, `450 GB/s`."""
     for prefix, factor in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
         if value >= factor:
             return f"{value / factor:.3g} {prefix}{unit}/s"
@@ -58,8 +58,7 @@ def days(value: float) -> str:
 
 
 def money(value: float, currency: str) -> str:
-    """Return `value`, an amount of `currency`, as text in the language's spelling: `1.84 MUSD`, `30.7 kUSD`, `2.50
-    USD`.
+    """Return `value`, an amount of `currency`, as text: `1.84 MUSD`, `30.7 kUSD`, `2.50 USD`.
 
     >>> money(1_840_000.0, "USD"), money(30_720.0, "EUR"), money(2.5, "USD")
     ('1.84 MUSD', '30.7 kEUR', '2.50 USD')

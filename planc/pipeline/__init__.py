@@ -1,1 +1,1 @@
-"""Pipeline schedules: simulation with the seconds of each stage, steady state, lower bounds, timeline."""
+"""Pipeline schedules: each rank's order of forwards and backwards, and the simulated time of a step."""

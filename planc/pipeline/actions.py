@@ -1,8 +1,7 @@
-"""Actions of a pipeline schedule, and lists of them in run-length form.
+"""Actions of a pipeline schedule, and run-length encoded lists of them.
 
-An action is one microbatch on one virtual stage in one direction, as `_Action` of
-`torch.distributed.pipelining.schedules`. The list of a rank is a few `Repeat`s, for any number of microbatches in a
-step: warm-up, steady state, cool-down.
+An action is the forward or backward of one microbatch on one virtual stage, as in `torch.distributed.pipelining`. The
+list of a rank is a few `Repeat`s for any number of microbatches: warm-up, steady state, cool-down.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ KINDS: dict[str, Kind] = {letter: kind for kind, letter in LETTERS.items()}
 
 
 class Action(NamedTuple):
-    """One microbatch on one virtual stage, forward or backward.
+    """The forward or backward of one microbatch on one virtual stage.
 
     An action that `overlaps_next` runs concurrently with the next action of its rank: both start when both are ready
     and end together (torch's OVERLAP_F_B: a forward and a backward).
@@ -38,7 +37,7 @@ class Action(NamedTuple):
         return f"{self.stage}{LETTERS[self.kind]}{self.microbatch}"
 
     def shifted(self, microbatches: int) -> Action:
-        """Return the same action on a microbatch whose number is higher by `microbatches`."""
+        """Return the same action with its microbatch number increased by `microbatches`."""
         kind, stage, microbatch, overlaps_next = self
         return NEW_TUPLE(Action, (kind, stage, microbatch + microbatches, overlaps_next))
 
@@ -48,18 +47,19 @@ NEW_TUPLE = tuple.__new__
 
 
 class Repeat(NamedTuple):
-    """Actions that a rank runs in sequence, `times` times, each time with microbatches increased by `step`."""
+    """A sequence of actions that a rank runs `times` times; each time all microbatch numbers increase by `step`."""
 
     times: int
     actions: tuple[Action, ...]
     step: int = 1
 
     def without_first(self, times: int) -> Repeat:
-        """Return the `Repeat` without its first `times` repetitions."""
+        """Return the remaining repetitions after the first `times`."""
         return Repeat(self.times - times, tuple(a.shifted(times * self.step) for a in self.actions), self.step)
 
     def below(self, microbatches: int) -> Iterator[Repeat]:
-        """Yield the same actions, restricted to microbatches with a number below `microbatches`. `step` must be 1."""
+        """Yield the same actions in order, without those whose microbatch number is `microbatches` or more. `step` must
+        be 1."""
         left = self
         while left.times and (kept := tuple(a for a in left.actions if a.microbatch < microbatches)):
             times = min(left.times, *(microbatches - a.microbatch for a in kept))
@@ -68,13 +68,13 @@ class Repeat(NamedTuple):
 
 
 def phases(*repeats: Repeat) -> list[Repeat]:
-    """Return the action list of a rank from its `repeats` (warm-up, steady state and cool-down), without those of 0
+    """Return the action list of a rank: its `repeats` (warm-up, steady state, cool-down) without those that repeat 0
     times."""
     return [r for r in repeats if r.times]
 
 
 def unrolled(repeats: Iterable[Repeat]) -> list[Action]:
-    """Return every single action of these `repeats`, in order.
+    """Return the single actions of these `repeats`, in order.
 
     >>> [a.text for a in unrolled([Repeat(2, (Action("forward", 0, 0), Action("backward", 0, 0)))])]
     ['0F0', '0B0', '0F1', '0B1']
@@ -83,8 +83,7 @@ def unrolled(repeats: Iterable[Repeat]) -> list[Action]:
 
 
 def _unrolled(repeats: Repeat) -> Iterable[Action]:
-    """Return the actions of one `Repeat`, built column by column so that no Python function is called per action."""
-    times, actions, step = repeats
+    times, actions, step = repeats  # built column by column, so that no Python function runs per action
     if times <= 1 or not actions:
         return actions * times
     kinds, stages, microbatches, overlaps = zip(*actions, strict=True)
@@ -93,10 +92,10 @@ def _unrolled(repeats: Repeat) -> Iterable[Action]:
 
 
 class InstructionStream(NamedTuple):
-    """Actions of one kind on a rank, one in each time slot from slot `begin` on.
+    """The forwards, or the backwards, of a rank: one action in each time slot from slot `begin` on.
 
-    The `repeats`, of one action each, make a round. There are `rounds` rounds; in each the microbatch numbers are
-    higher by `step` than in the round before.
+    Each of the `repeats` has one action. Together they are one round, which runs `rounds` times; each time all
+    microbatch numbers increase by `step`.
     """
 
     begin: int
@@ -115,8 +114,8 @@ class InstructionStream(NamedTuple):
         return self.begin + self.rounds * self.round_slots
 
     def between(self, low: int, high: int) -> Iterator[tuple[int, Action]]:
-        """Yield, for each of the `repeats` that is issued in the slots from `low` to `high` (exclusive), its first slot
-        and its first action."""
+        """Yield (first time slot, first action) for each run of a `Repeat` that has slots from `low` to `high`
+        (exclusive)."""
         slots = self.round_slots
         for number in range(max(0, (low - self.begin) // slots), min(self.rounds, -((self.begin - high) // slots))):
             slot = self.begin + number * slots
@@ -127,11 +126,11 @@ class InstructionStream(NamedTuple):
 
 
 def interleave(*streams: InstructionStream) -> list[Repeat]:
-    """Return one action list from several `streams`: in every time slot, one action of each stream that has begun and
-    not ended.
+    """Return the action list of a rank that runs several `streams`: in each time slot, one action of every active
+    stream.
 
-    The slots before all streams have begun are the warm-up, the slots after the first stream has ended the cool-down.
-    If streams have rounds, all rounds must have the same length; the steady state then repeats by rounds.
+    Until all streams have begun is the warm-up, and from the end of the first stream on the cool-down. With several
+    rounds, rounds must have the same length in all streams; the steady state then repeats by rounds.
     """
     begin, end, slots = max(s.begin for s in streams), min(s.end for s in streams), streams[0].round_slots
     rounds = (end - begin) // slots if slots else 0
@@ -146,7 +145,6 @@ def interleave(*streams: InstructionStream) -> list[Repeat]:
 
 
 def _interleaved(streams: Sequence[InstructionStream], low: int, high: int) -> list[Repeat]:
-    """Return the actions of the time slots from `low` to `high` (exclusive)."""
     changes: dict[int, list[tuple[int, tuple[int, Action] | None]]] = {high: []}
     for i, stream in enumerate(streams):
         for slot, action in stream.between(low, high):

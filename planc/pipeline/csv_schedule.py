@@ -1,8 +1,9 @@
-"""Reads schedules from a file in the CSV format of torch's pipeline schedules: one row per rank, one action per cell.
+"""Reads schedules in the CSV format of torch (`torch.distributed.pipelining.schedules`, `_load_csv`): a line per rank,
+an action per cell.
 
-`0F0` is the forward of microbatch 0 on stage 0; B is a whole backward, I and W are its dgrad and wgrad;
-`(0F1;3B0)OVERLAP_F_B` runs two actions concurrently; an empty cell is idle time and ignored. A stage is on the rank
-whose row has its actions. Source of the format: `torch.distributed.pipelining.schedules`, `_load_csv`.
+`0F0` is the forward of microbatch 0 on stage 0. B is a backward, I and W are its dgrad and wgrad if they run
+separately. `(0F1;3B0)OVERLAP_F_B` runs two actions concurrently. Empty cells (idle time) are ignored. A rank holds the
+stages of the actions in its line.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ OVERLAP = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
 
 
 class CellPlace(NamedTuple):
-    """Place of a cell in the file: line and columns, counted from 1; `end_column` is the column behind the cell."""
+    """Location of a cell in the file: line and columns, counted from 1; `end_column` is the column after the last
+    character."""
 
     line: int
     column: int
@@ -27,7 +29,7 @@ class CellPlace(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A mistake in the file."""
+    """A mistake in the file: its location, a message and help."""
 
     place: CellPlace
     message: str
@@ -35,7 +37,7 @@ class Problem(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A cell with one action, or with two that overlap."""
+    """A cell of the file, with one action, or two that overlap."""
 
     place: CellPlace
     actions: tuple[Action, ...]
@@ -43,7 +45,7 @@ class Cell(NamedTuple):
 
 @lru_cache(maxsize=8)
 def rows(order: tuple[str, ...]) -> tuple[tuple[Action, ...], ...]:
-    """Return the action list of each rank, from the normalized rows in a plan (`order`).
+    """Return the action list of each rank. `order` has one line of comma-separated actions per rank.
 
     >>> [[a.text for a in row] for row in rows(("0F0,0B0", "1F0,1B0"))]
     [['0F0', '0B0'], ['1F0', '1B0']]
@@ -52,12 +54,12 @@ def rows(order: tuple[str, ...]) -> tuple[tuple[Action, ...], ...]:
 
 
 def stages(order: tuple[str, ...], rank: int) -> tuple[int, ...]:
-    """Return the virtual stages of rank `rank`, in order, from normalized rows (`order`)."""
+    """Return the virtual stages of rank `rank`, in order. `order` has one line of comma-separated actions per rank."""
     return tuple(sorted({a.stage for a in rows(order)[rank]}))
 
 
 def microbatches(order: tuple[str, ...]) -> int:
-    """Return the number of microbatches in normalized rows (`order`).
+    """Return the number of microbatches. `order` has one line of comma-separated actions per rank.
 
     >>> microbatches(("0F0,0F1,0B0,0B1",))
     2
@@ -66,7 +68,7 @@ def microbatches(order: tuple[str, ...]) -> int:
 
 
 def normal(cells: list[list[Cell]]) -> tuple[str, ...]:
-    """Return the normalized rows that a plan stores, from a row of `cells` per rank: without idle time and blanks."""
+    """Return one line of comma-separated actions per rank, from the `cells` of each rank: a plan stores these lines."""
     return tuple(",".join(_text(c.actions) for c in row) for row in cells)
 
 
@@ -76,7 +78,7 @@ def _text(actions: tuple[Action, ...]) -> str:
 
 
 def read(text: str) -> tuple[list[list[Cell]], list[Problem]]:
-    """Return a row of cells for each line of the file's `text`, and a problem for each cell that is not an action.
+    """Return the cells of each line of the file's `text`, and a `Problem` for each cell that is not an action.
 
     >>> read("0F0,,0X0")[1][0].message
     '`0X0` is not an action'
@@ -107,7 +109,7 @@ def _not_an_action(place: CellPlace, text: str) -> Problem:
 
 
 def _cell(text: str) -> tuple[Action, ...]:
-    """Return the actions in the text of a cell; () if it is not an action."""
+    """Return the actions in a cell; () if its text is not an action."""
     if both := OVERLAP.fullmatch(text):
         first, second = (_cell(part.strip()) for part in both.groups())
         return (first[0]._replace(overlaps_next=True), second[0]) if len(first) == len(second) == 1 else ()
@@ -116,8 +118,8 @@ def _cell(text: str) -> tuple[Action, ...]:
 
 
 def check(table: list[list[Cell]], ranks: int) -> Iterator[Problem]:
-    """Yield the mistakes of a readable `table` for a pipeline of `ranks` ranks. If several rules are broken, only the
-    mistakes against the first one are reported."""
+    """Yield the mistakes in a `table` (the cells of each rank) for a pipeline of `ranks` ranks. If it breaks several
+    rules, only mistakes against one rule are reported."""
     last = CellPlace(len(table), 1, 2)
     if len(table) != ranks:
         yield Problem(last, f"the file has {len(table)} rows and the pipeline {ranks} ranks", "write a row a rank")
@@ -134,7 +136,6 @@ def check(table: list[list[Cell]], ranks: int) -> Iterator[Problem]:
 
 
 def _stages_on_two_ranks(table: list[list[Cell]]) -> Iterator[Problem]:
-    """Yield a mistake for a stage that is on two ranks."""
     home: dict[int, int] = {}
     for rank, row in enumerate(table):
         for cell in row:
@@ -145,8 +146,7 @@ def _stages_on_two_ranks(table: list[list[Cell]]) -> Iterator[Problem]:
 
 
 def _repeated_actions(table: list[list[Cell]]) -> Iterator[Problem]:
-    """Yield a mistake for each action that runs twice, and for each backward that runs both as a whole and in two
-    actions."""
+    """Yield the first action that runs twice; a backward must not run both as B and as I or W."""
     seen: dict[tuple[str, int, int], Cell] = {}
     for row in table:
         for cell in row:
@@ -161,8 +161,8 @@ def _repeated_actions(table: list[list[Cell]]) -> Iterator[Problem]:
 
 
 def _missing(table: list[list[Cell]]) -> Iterator[Problem]:
-    """Yield a mistake for missing stages (which count from 0), and for microbatches without a forward or backward on
-    some stage."""
+    """Yield the first stage number without actions, or the first microbatch without a forward or backward on a
+    stage."""
     places = {(LETTERS[a.kind], a.stage, a.microbatch): c for row in table for c in row for a in c.actions}
     present = {s for _, s, _ in places}
     count, top = len(present), max(present)

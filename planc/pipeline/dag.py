@@ -1,9 +1,8 @@
-"""Topological order of a schedule's actions. It is built once per shape of the schedule, and used with the seconds of
-any stages.
+"""Topological order of a schedule's actions, which does not depend on their durations.
 
 An action depends on the previous action of its rank, and on one action of another rank: a forward on the forward of the
-previous stage, a backward on the backward of the next stage. The order does not depend on the seconds, so
-`planc.pipeline.simulate` computes all end times in one pass over it.
+previous stage, a backward on the backward of the next stage. `planc.pipeline.simulate` computes all end times in one
+pass over the order.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ NO_WAIT, NOT_ENDED = 0, -1
 class ExecutionOrder:
     """All actions of a step in topological order.
 
-    There is one entry per action, with two exceptions. A wgrad that follows an action without overlap has no entry:
-    nothing waits for it, and it is part of that action's entry. Two overlapped actions have two entries: the first one
-    only waits, the second one waits and takes the seconds of both.
+    Each action is one entry, with two exceptions. A wgrad that follows an action without overlap is part of that
+    action's entry, because no other rank waits for it. Two overlapped actions have two entries: the first only waits,
+    the second waits and takes the time of both.
     """
 
     waits: list[int]
@@ -50,14 +49,14 @@ class ExecutionOrder:
     ranks: int
 
     def entry_kinds_s(self, times: StageTimes) -> list[tuple[int, float, float]]:
-        """Return `entry_kinds` with seconds instead of indices. `times` has the seconds of the stages."""
+        """Return (rank, seconds, seconds of the following wgrad) of each kind of entry, for these stage `times`."""
         seconds = costs_s(times, self.pairs)
         return [(rank, seconds[cost], seconds[weights]) for rank, cost, weights in self.entry_kinds]
 
 
 def costs_s(times: StageTimes, pairs: Iterable[tuple[int, int]]) -> list[float]:
-    """Return the table of seconds to which costs are indices: 0, then the forward, backward, dgrad and wgrad of each
-    stage, then the sum of two costs for each of the `pairs`.
+    """Return a table of seconds, whose indices are called costs: 0, then the forward, backward, dgrad and wgrad of each
+    stage, then the sum of each of the `pairs` of costs.
 
     `times` has the seconds of one microbatch on each virtual stage.
     """
@@ -71,9 +70,8 @@ def costs_s(times: StageTimes, pairs: Iterable[tuple[int, int]]) -> list[float]:
 
 @dataclass(frozen=True)
 class RankEntries:
-    """The entries of one rank, in order. The table of ends has the end of each action; for each entry, `wait_at` is the
-    index there of the action that the entry waits for, and `end_at` the index of its own end. `kinds` are the kinds of
-    the entries."""
+    """The entries (see `ExecutionOrder`) of one rank, in order. A table has the end of every action: `wait_at[i]` is
+    the index in it of the end that entry i waits for, and `end_at[i]` the index of entry i's end."""
 
     wait_at: list[int]
     end_at: list[int]
@@ -87,17 +85,17 @@ class RankEntries:
         return RankEntries(self.wait_at[cut], self.end_at[cut], self.kinds[cut], [])
 
     def after(self, repeat: int, times: int) -> int:
-        """Return the number of entries before repetition number `times` of the `Repeat` with index `repeat` in the
-        rank's list."""
+        """Return the index of the first entry of repetition `times` (from 0) of the rank's `Repeat` with the index
+        `repeat`."""
         begin, length = self.repeats[repeat]
         return begin + times * length
 
 
 class Entries:
-    """The entries of all ranks, and the table of ends.
+    """The entries of all ranks, and a table with the end of every action.
 
-    The table has the entry that ends each forward, then each backward (or dgrad), by stage and microbatch; then a cell
-    that has always ended, and one that is never read.
+    The table has the ends of forwards, then those of backwards (or dgrads), by stage and microbatch. Two cells follow:
+    an end for actions that wait for nothing, and one for ends that nothing waits for.
     """
 
     def __init__(self, lists: Sequence[RankList]) -> None:
@@ -121,23 +119,23 @@ class Entries:
         ]
 
     def order(self, waits: list[int], kinds: list[int]) -> ExecutionOrder:
-        """Return the execution order, given `waits` and `kinds` as `in_order` appends them."""
+        """Return the execution order, from the `waits` and `kinds` that `in_order` computes."""
         return ExecutionOrder(waits, kinds, tuple(self._kinds), tuple(self.pairs), len(self.ranks))
 
     def place(self, kind: Kind, stage: int) -> int:
-        """Return the index, in the table of ends, of the action of this `kind` on `stage` for microbatch 0."""
+        """Return the index in the table of ends of an action of this `kind` on `stage`, for microbatch 0."""
         if kind == "backward_weight":
             return self.unread
         return (stage if kind == "forward" else self.stages + stage) * self.microbatches
 
     def pair_cost(self, cost: int, other: int) -> int:
-        """Return the index in `costs_s` of the seconds of two overlapped actions, whose own costs have the indices
-        `cost` and `other`."""
+        """Return the index in the table `costs_s` of two overlapped actions, which have the indices `cost` and
+        `other`."""
         return self.pairs.setdefault((cost, other), 1 + len(COST_KINDS) * self.stages + len(self.pairs))
 
     def _shared_ends(self) -> list[int]:
-        """Return for each cell of the table of ends the cell to which its end is written. Both actions of an overlapped
-        pair end in the cell of the second action. Empty if there are no pairs."""
+        """Return for each cell of the table of ends the cell to use instead: overlapped actions share the second one's.
+        Return [] if no actions overlap."""
         shared: list[int] = []
         for times, actions, step in chain.from_iterable(self.lists):
             for first, second in pairwise(actions):
@@ -151,8 +149,7 @@ class Entries:
         return slice(first, first + times * step, step)
 
     def _rank(self, rank: int, repeats: RankList, own: Collection[int]) -> RankEntries:
-        """Return the entries of a rank. It does not wait for actions on its `own` stages, which no other rank holds,
-        because the actions of one rank run in the order of its list."""
+        """Return the entries of a rank. They wait for no action on the stages `own`, which only this rank holds."""
         made = RankEntries([], [], [], [])
         places: dict[tuple[Kind, int], tuple[int, int, int]] = {}
         for times, actions, step in repeats:
@@ -193,8 +190,7 @@ class Entries:
         return made
 
     def _indices(self, kind: Kind, stage: int, own: Collection[int]) -> tuple[int, int, int]:
-        """Return three indices for microbatch 0: the index of the action to wait for, the index of the action's own
-        end, and the index of its cost."""
+        """Return three indices for microbatch 0: of the end to wait for, of the action's end, and of its cost."""
         end, cost = self.place(kind, stage), self.first_cost[kind] + stage
         needed = stage - 1 if kind == "forward" else stage + 1
         if kind == "backward_weight" or needed in own or not 0 <= needed < self.stages:
@@ -202,7 +198,6 @@ class Entries:
         return end + (needed - stage) * self.microbatches, end, cost
 
     def _repeated(self, places: Sequence[int], times: int, step: int) -> Iterable[int]:
-        """Return the indices of all entries of a `Repeat`, built column by column."""
         if times == 1:
             return places
         columns = [repeat(at, times) if at >= self.always else range(at, at + times * step, step) for at in places]
@@ -212,14 +207,14 @@ class Entries:
 def in_order(ranks: Iterable[RankEntries], ended: list[int], waits: list[int], kinds: list[int]) -> bool:
     """Append the entries of all ranks to `waits` and `kinds` in topological order. Return False if the ranks deadlock.
 
-    Each rank is advanced as far as possible: first in the order of the ranks, as forwards go, then in the opposite
-    order, as backwards go, until all are finished.
+    Each rank in turn is advanced as far as possible. Passes over the ranks alternate between first to last, as forwards
+    go, and last to first, as backwards go.
 
     Args:
-        ranks: the entries of each rank, in its order.
-        ended: table of ends; the number of the entry that ended each action so far.
-        waits: for each entry in order, the negative distance (in entries) to the entry that it waits for.
-        kinds: for each entry in order, its kind.
+        ranks: the entries of each rank.
+        ended: for each action, the number of the entry that ended it; NOT_ENDED if none has.
+        waits: for each entry, the distance back to the entry that it waits for, as a negative number; NO_WAIT if none.
+        kinds: for each entry, its kind.
     """
     following, before = [_follow(mine, ended, waits, kinds) for mine in ranks][::-1], -1
     while following:
@@ -231,7 +226,7 @@ def in_order(ranks: Iterable[RankEntries], ended: list[int], waits: list[int], k
 
 
 def _follow(mine: RankEntries, ended: list[int], waits: list[int], kinds: list[int]) -> Iterator[None]:
-    """Append the entries of a rank; yield whenever the next entry must wait for another rank."""
+    """Append the entries of a rank; yield whenever it must wait for another rank."""
     add_wait, add_kind, number = waits.append, kinds.append, len(waits) + 1
     for wait_at, end_at, kind in zip(mine.wait_at, mine.end_at, mine.kinds, strict=True):
         while (end := ended[wait_at]) == NOT_ENDED:
@@ -244,7 +239,7 @@ def _follow(mine: RankEntries, ended: list[int], waits: list[int], kinds: list[i
 
 
 def execution_order(lists: Sequence[RankList]) -> ExecutionOrder:
-    """Return the topological order of the actions of these `lists`, one per rank, which must not deadlock."""
+    """Return the topological order of all actions. `lists` has the actions of each rank, which must not deadlock."""
     entries, waits, kinds = Entries(lists), list[int](), list[int]()
     complete = in_order(entries.ranks, entries.ended, waits, kinds)
     assert complete, find_deadlock(lists)
@@ -253,5 +248,5 @@ def execution_order(lists: Sequence[RankList]) -> ExecutionOrder:
 
 @lru_cache(maxsize=256)
 def rank_lists(schedule: Schedule, shape: ScheduleShape) -> tuple[list[Repeat], ...]:
-    """Return the action list of each rank of a bundled `schedule`, for the numbers in `shape`."""
+    """Return the action list of each rank of a named `schedule`, for `shape` (ranks, chunks, microbatches)."""
     return tuple(schedule.rank_actions(shape, rank) for rank in range(shape.ranks))

@@ -9,8 +9,8 @@ from planc.pipeline.actions import Action, Repeat, unrolled
 
 
 class Wait(NamedTuple):
-    """A blocked rank: its next action (`action`), the action that this one waits for (`needs`), and the rank that has
-    to run it (`owner`)."""
+    """A blocked rank: its next action (`action`), the action that this one waits for (`needs`), and the rank that would
+    run that one (`owner`)."""
 
     rank: int
     action: Action
@@ -18,16 +18,17 @@ class Wait(NamedTuple):
     owner: int
 
     def text(self) -> str:
-        """Return the wait as a sentence, for diagnostics."""
+        """Return "rank R waits at ACTION for ACTION of rank R", for diagnostics."""
         where = "itself" if self.owner == self.rank else f"rank {self.owner}"
         return f"rank {self.rank} waits at {self.action.text} for {self.needs.text} of {where}"
 
 
 def find_deadlock(lists: Sequence[Sequence[Repeat]]) -> tuple[Wait, ...]:
-    """Return the ranks that wait for each other, from the lowest one on; () if every rank finishes.
+    """Return the cycle of ranks that wait for each other, beginning with the lowest rank; () if there is no deadlock.
 
-    `lists` are the actions of each rank. A forward waits for the forward of the previous stage; a backward for its own
-    forward and for the backward of the next stage; a wgrad for its dgrad. Every action must be in exactly one list.
+    `lists` has the actions of each rank. A forward waits for the forward of the previous stage; a backward for the
+    forward of its stage and the backward of the next stage; a wgrad for its dgrad. Every action must be in exactly one
+    list.
 
     >>> find_deadlock([[Repeat(1, (Action("backward", 0, 0), Action("forward", 0, 0)))]])[0].text()
     'rank 0 waits at 0B0 for 0F0 of itself'
@@ -55,7 +56,7 @@ class _Progress:
         return self.next[rank] > begin
 
     def _group(self, rank: int) -> list[Action]:
-        """Return the next action of a rank, or the next two if they overlap; [] at the end of its list."""
+        """Return the next action of a rank, or the next two if they overlap; [] if the rank has finished."""
         at, actions = self.next[rank], self.lists[rank]
         return actions[at : at + 1 + actions[at].overlaps_next] if at < len(actions) else []
 
@@ -87,14 +88,13 @@ class _Progress:
         return tuple(waits[r] for r in circle[low:] + circle[:low])
 
     def _wait_of_rank(self, rank: int) -> Wait | None:
-        """Return what the next action of a rank waits for; None for a rank that has finished."""
         for action in self._group(rank):
             if (missing := self._missing(action)) is not None:
                 return Wait(rank, action, missing, self._owner(missing, rank))
         return None
 
     def _owner(self, wanted: Action, waiting: int) -> int:
-        """Return the rank that still has to run the action `wanted`."""
+        """Return the rank that still has to run the action `wanted`; the rank `waiting` if none has it."""
         key = _direction(wanted), wanted.stage, wanted.microbatch
         for rank, actions in enumerate(self.lists):
             if any((_direction(a), a.stage, a.microbatch) == key for a in actions[self.next[rank] :]):
@@ -103,13 +103,13 @@ class _Progress:
 
 
 def _direction(action: Action) -> str:
-    """Return the direction of an action. Other actions wait only for the dgrad of a backward, so a dgrad counts as the
-    backward."""
+    """Return the action's kind, except that a dgrad counts as the backward, for which other stages wait."""
     return "backward" if action.kind == "backward_input" else action.kind
 
 
 def circle_of(order: tuple[str, ...]) -> tuple[Wait, ...]:
-    """Return the ranks that wait for each other in a schedule from a file, from its normalized rows (`order`)."""
+    """Return the cycle of ranks that wait for each other; () if there is no deadlock. `order` has one line of
+    comma-separated actions per rank."""
     from planc.pipeline import csv_schedule
 
     return find_deadlock([[Repeat(1, row)] for row in csv_schedule.rows(order)])

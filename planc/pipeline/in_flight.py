@@ -1,4 +1,4 @@
-"""Counts microbatches in flight: the number on each virtual stage of a rank at the rank's peak."""
+"""Counts microbatches in flight: those whose forward has run on a stage, and whose backward has not ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from planc.pipeline.split import repeats_of_rank, schedule_of, shape_of, stages_
 
 
 class InFlight(NamedTuple):
-    """The microbatches in flight on a rank when they are the most for the first time."""
+    """The microbatches in flight on a rank when their number is largest (the first time)."""
 
     held: dict[int, int]
     """Microbatches in flight of each virtual stage."""
@@ -35,11 +35,10 @@ KIND_AND_STAGE = itemgetter(0, 1)
 
 
 def most_in_flight(repeats: Sequence[Repeat]) -> InFlight:
-    """Return the microbatches in flight of a rank with this action list (`repeats`), at its peak.
+    """Return the microbatches in flight of a rank with the actions `repeats` when their number is largest.
 
-    A microbatch is in flight from its forward to the end of its backward, including the wgrad, which needs the inputs
-    of the matmuls: 32 of the 34 bytes per element that a layer saves with flash attention (Qi et al. 2023, table 1). A
-    `Repeat` peaks in its first repetition, or in its last if each repetition adds microbatches.
+    A microbatch is in flight until the end of its wgrad, which needs the inputs of matmuls: 32 of the 34 bytes per
+    element that a layer saves with flash attention (Qi et al. 2023, table 1).
 
     >>> one = Action("forward", 0, 0)
     >>> most_in_flight([Repeat(3, (one,)), Repeat(3, (one._replace(kind="backward"),))]).held  # GPipe: all three
@@ -49,6 +48,7 @@ def most_in_flight(repeats: Sequence[Repeat]) -> InFlight:
     for at, (times, actions, _) in enumerate(repeats):
         after = list(accumulate(CHANGE[action.kind] for action in actions))
         change, most = after[-1], max(after)
+        # The peak is in the first repetition, or in the last if each repetition adds microbatches.
         before = times - 1 if change > 0 else 0
         if held + before * change + most > peak:
             peak = held + before * change + most
@@ -63,7 +63,7 @@ def most_in_flight(repeats: Sequence[Repeat]) -> InFlight:
 
 
 class Begins(NamedTuple):
-    """State of a rank when a backward, dgrad or wgrad starts."""
+    """The state of a rank when a backward, dgrad or wgrad starts; its memory at this point follows from it."""
 
     kind: Kind
     stage: int
@@ -89,8 +89,8 @@ class Begins(NamedTuple):
 
 
 def before_backwards(repeats: Sequence[Repeat]) -> list[Begins]:
-    """Return the states of a rank with this action list (`repeats`) before each of its backwards, without duplicates.
-    Of a `Repeat`, the first two repetitions and the last are examined; those in between repeat the second.
+    """Return the state of a rank with the actions `repeats` at the start of each backward, dgrad and wgrad, without
+    duplicates.
 
     >>> forward, backward = Action("forward", 0, 0), Action("backward", 0, 0)
     >>> [(b.held, *b.begun) for b in before_backwards([Repeat(2, (forward,)), Repeat(2, (backward,))])]
@@ -135,7 +135,7 @@ def before_backwards(repeats: Sequence[Repeat]) -> list[Begins]:
     found: dict[Hashable, Begins] = {}
     before: Action | None = None
     for times, actions, _ in repeats:
-        for time in range(min(times, 3)):
+        for time in range(min(times, 3)):  # the first two and the last; those between repeat the second
             if time == 2:  # the last one
                 for action in actions:
                     run(action, times - 3)
@@ -159,7 +159,7 @@ def _count(counts: Counter[tuple[Kind, int]], actions: Sequence[Action], times: 
 
 
 def _in_flight(counts: Counter[tuple[Kind, int]]) -> InFlight:
-    """Return the microbatches in flight after so many actions of each kind and stage."""
+    """Return the microbatches in flight after actions that ran `counts[kind, stage]` times."""
     held: dict[int, int] = {}
     awaiting: dict[int, int] = {}
     for (kind, stage), n in counts.items():
@@ -172,19 +172,21 @@ def _in_flight(counts: Counter[tuple[Kind, int]]) -> InFlight:
 
 @lru_cache(maxsize=256)
 def in_flight_by_rank(schedule: Schedule, shape: ScheduleShape) -> tuple[InFlight, ...]:
-    """Return the microbatches in flight of each rank of a bundled `schedule`, for the numbers in `shape`."""
+    """Return the microbatches in flight of each rank of a named `schedule`, for `shape` (ranks, chunks,
+    microbatches)."""
     return tuple(map(most_in_flight, rank_lists(schedule, shape)))
 
 
 def in_flight_lower_bound(split: Split, ranks: int, microbatches: int, rank: int = 0) -> dict[int, int]:
-    """Return a lower bound on the microbatches in flight of each virtual stage of pipeline rank `rank`. These are the
-    microbatches in flight in a step of two rounds, because a longer step begins with the same actions. For a schedule
-    from a file, they are exact.
+    """Return a lower bound on the microbatches in flight of each virtual stage of a pipeline rank, at the rank's peak.
+
+    These are the microbatches in flight in a step of only two rounds; a longer step begins with the same actions. For a
+    schedule from a file, the result is exact.
 
     Args:
         split: the plan's `split` sentence.
-        ranks: pipeline ranks.
-        microbatches: microbatches of the step.
+        ranks: number of pipeline ranks.
+        microbatches: number of microbatches of the step.
         rank: the pipeline rank.
     """
     if split.order:
@@ -201,6 +203,6 @@ def in_flight_lower_bound(split: Split, ranks: int, microbatches: int, rank: int
 
 @lru_cache(maxsize=4096)
 def rank_in_flight(schedule: Schedule, shape: ScheduleShape, rank: int) -> dict[int, int]:
-    """Return the microbatches in flight of each virtual stage of rank `rank` of a bundled `schedule`, for the numbers
-    in `shape`."""
+    """Return the microbatches in flight of each virtual stage of rank `rank` of a named `schedule`, for `shape` (ranks,
+    chunks, microbatches)."""
     return most_in_flight(schedule.rank_actions(shape, rank)).held

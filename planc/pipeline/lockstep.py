@@ -1,11 +1,10 @@
 """Pipelines in lockstep: all ranks run one program (SPMD), with at most one forward and one backward each per tick.
 
-XLA compiles one program for all devices, so no rank can run ahead of the program's order. In tick t rank r runs its
-forward number t - r, and its backward number t - first - (ranks - 1 - r), where `first` is the tick of the first
-backward: activations and gradients arrive one tick after they are sent. In the first ticks no rank has a backward, and
-in the last ones none has a forward; these are separate loops. With backwards as early as possible, a step takes as long
-as 1F1B (Narayanan et al. 2021, https://arxiv.org/abs/2104.04473), and a rank holds as many microbatches as in
-interleaved 1F1B, 2 (ranks - r) - 1 of them with one stage per rank.
+XLA compiles one program for all devices, so no rank can run ahead. Rank r runs forward number t - r in tick t, and
+backward number t - b - (ranks - 1 - r), where b is the tick of the first backward: activations and gradients arrive one
+tick after they are sent. The first ticks without backwards and the last ones without forwards are separate loops. With
+backwards as early as possible, a step takes as long as 1F1B (Narayanan et al. 2021, https://arxiv.org/abs/2104.04473),
+but a rank holds as many microbatches as in interleaved 1F1B: 2 (ranks - r) - 1 with one stage per rank.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from planc.pipeline.schedules import schedules
 class Lockstep(NamedTuple):
     """The parameters of a pipeline in lockstep.
 
-    A rank runs its forwards in rounds: `round` microbatches through each of its `chunks` stages in turn, and backwards
-    in the same rounds, from its last stage on; with one stage a round is one microbatch. `forwards_first`: all forwards
-    run before the first backward.
+    Each rank runs `chunks` stages. In a round, it runs the forwards of `round` microbatches on its first stage, then on
+    its second and so on; backwards run in the same rounds, from its last stage on. With one stage per rank, a round is
+    one microbatch. If `forwards_first`, all forwards run before the first backward.
     """
 
     ranks: int
@@ -36,7 +35,7 @@ class Lockstep(NamedTuple):
 
     @property
     def numbers(self) -> int:
-        """Number of forwards of a rank in a step, including those for microbatches missing in the last round.
+        """Number of forwards that a rank runs in a step, over all its stages. The last round counts in full.
 
         >>> Lockstep(ranks=4, chunks=2, microbatches=8, round=4, forwards_first=False).numbers
         16
@@ -45,17 +44,17 @@ class Lockstep(NamedTuple):
 
     @property
     def first_loss(self) -> int:
-        """The tick in which the last rank has the first output of the last stage."""
+        """Index of the tick in which the last stage runs its first forward."""
         return (self.chunks - 1) * self.round + self.ranks - 1
 
     @property
     def forward_ticks(self) -> int:
-        """Number of ticks in which some rank has a forward, and equally of those in which some rank has a backward."""
+        """Number of ticks in which at least one rank runs a forward; the number for backwards is the same."""
         return self.numbers + self.ranks - 1
 
     @property
     def first_backward(self) -> int:
-        """The tick in which the last rank runs the first backward."""
+        """Index of the tick in which the last rank runs the first backward."""
         return self.forward_ticks if self.forwards_first else self.first_loss
 
     @property
@@ -65,12 +64,13 @@ class Lockstep(NamedTuple):
 
     @property
     def delay(self) -> int:
-        """Number of ticks that a microbatch waits between two stages of a rank, for the rest of its round."""
+        """Number of ticks that a microbatch waits between two stages of a rank, because the rank's round has more
+        microbatches than there are ranks."""
         return (self.round - self.ranks) if self.chunks > 1 else 0
 
     @property
     def places(self) -> int:
-        """Largest number of forwards of one stage whose saved tensors a rank holds at once.
+        """Largest number of forwards (one microbatch on one stage) whose saved tensors a rank holds at once.
 
         The first rank holds most, because its backwards come last. A backward frees its slot for the forward of the
         next tick.
@@ -86,17 +86,17 @@ SUFFIX = "_in_lockstep"
 
 
 def in_lockstep(split: Split | None) -> Split | None:
-    """Return the pipeline `split` of a plan with its schedule in lockstep. None without a pipeline; a schedule from a
-    file is unchanged."""
+    """Return `split` with its schedule in lockstep; schedules from a file, and None (no pipeline), are unchanged."""
     return split if split is None or split.order else replace(split, schedule=f"{split.schedule}{SUFFIX}")
 
 
 @cache
 def lockstep_schedule(name: str) -> Schedule:
-    """Return the schedule in lockstep with this `name`: the actions of each rank in the order of its ticks.
+    """Return the schedule called `name` (with the suffix `_in_lockstep`): the actions of each rank in the order of its
+    ticks.
 
-    1F1B begins with as many forwards as interleaved 1F1B with one stage per rank. Interleaved 1F1B, and schedules that
-    run all forwards first, keep their order.
+    1F1B then begins with as many forwards as interleaved 1F1B with one stage per rank. Interleaved 1F1B, and schedules
+    that run all forwards first, keep their order.
 
     >>> from planc.pipeline.actions import unrolled
     >>> rank_actions = lockstep_schedule("1f1b_in_lockstep").rank_actions
@@ -109,8 +109,8 @@ def lockstep_schedule(name: str) -> Schedule:
 
 
 def one_forward_one_backward(shape: ScheduleShape, rank: int) -> list[Repeat]:
-    """Return the actions of rank `rank` for the numbers in `shape`: forwards until its first microbatch has been to the
-    last rank and back, then one forward and one backward per tick."""
+    """Return the actions of rank `rank`, for `shape` (ranks, chunks, microbatches): forwards until the first microbatch
+    returns from the last rank, then a forward and a backward per tick."""
     warm_up = min(2 * (shape.ranks - rank - 1), shape.microbatches)
     steady = shape.microbatches - warm_up
     return phases(

@@ -1,7 +1,7 @@
-"""Lower bounds on the makespan of a pipeline step (s), from the seconds of each stage.
+"""Lower bounds on the time of a pipeline step (s), from the seconds of each stage.
 
-`CriticalPaths.lower_bound_s` is a closed form; `makespan_lower_bound_s` simulates a relaxation of the step, which is
-tighter and slower. Both hold for any times; the run time of neither grows with the microbatches.
+`CriticalPaths.lower_bound_s` is a closed form. `makespan_lower_bound_s` simulates a step with fewer dependencies, which
+is tighter and slower. The run time of neither grows with the number of microbatches.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ StageCounts = tuple[tuple[int, int], ...]
 
 
 class RankPath(NamedTuple):
-    """The virtual stages of a rank, and the stages before and after them, each as (kind, number of stages)."""
+    """The virtual stages of a rank, and those before and after them, as numbers of stages of each kind."""
 
     on: StageCounts
     before: StageCounts
@@ -46,16 +46,15 @@ class RankPath(NamedTuple):
 
 
 class CriticalPaths:
-    """The critical paths through each rank of a pipeline. They are found once, and then evaluated for any seconds of
-    the stages.
+    """The critical paths through each rank of a pipeline, found once and then evaluated for any stage times.
 
-    Stages of the same kind take the same seconds. Of the ranks with the same kinds, only two are evaluated: the rank
-    with the most stages before it, and the rank with the most stages before and after it.
+    All stages of a kind take the same time. Among ranks with the same kinds of stages, only two can bound the step: the
+    rank with the most stages before it, and the rank with the most stages before and after it.
     """
 
     def __init__(self, split: Split | None, stages_by_rank: Sequence[Sequence[int]], kinds: Sequence[int]) -> None:
-        """`split` is the plan's pipeline, `stages_by_rank` has the virtual stages of each rank, and `kinds` the kind of
-        each virtual stage."""
+        """`split` is the plan's pipeline, None without one. `stages_by_rank` has the virtual stages of each rank, and
+        `kinds` the kind of each virtual stage."""
         self._copies = microbatch_copies(split)
         self._enters_at_first_stage = split is not None and not split.order and self._copies == 1
         self._splits_backward = split is not None and split.splits_backward
@@ -75,22 +74,21 @@ class CriticalPaths:
         return max(group, key=lambda path: path.hand_overs), max(group, key=around)
 
     def lower_bound_s(self, times: StageTimes, microbatches: int) -> float:
-        """Return a lower bound on the makespan (s) in closed form: the longest of the critical paths through one rank.
+        """Return a lower bound on the step time (s): the longest of the critical paths through one rank.
 
-        F, B, W are the seconds of a stage's forward, backward and wgrad, m is the number of microbatches. For a rank
-        whose first stage is a and last stage b, the longer of
+        F, B and W are the seconds of a stage's forward, backward and wgrad, and m is the number of microbatches. The
+        path of a rank with the stages a to b is the longer of
 
             fill + m * sum(F + B of its stages) + drain        fill = sum(F + send, stages before a)
             wait + m * sum(B of its stages) + drain            wait = sum(F, all stages) + sum(B, stages after b)
                                                                drain = sum(B + send, stages before a)
 
-        The first microbatch reaches the rank through the stages before it (fill), or its first backward through all
-        stages and back (wait); after the rank's last backward this microbatch returns through the stages before it
-        (drain). If the schedule splits the backward, `wait` has B - W instead of B, and drain is 0: the rank may run
-        wgrads while the last microbatch returns. Schedules from a file, or with two copies of each stage, may start
-        anywhere: only the busiest rank bounds them.
+        Fill: the first microbatch passes the stages before the rank. Wait: it passes all stages forward, and those
+        after the rank backward. Drain: the last backward passes the stages before the rank. If the schedule splits the
+        backward, wait has B - W instead of B, and drain is 0, since the rank may run wgrads meanwhile. Schedules from a
+        file or with two copies of each stage may start anywhere: only the busiest rank bounds them.
 
-        `times` are the seconds of one microbatch on a stage of each kind.
+        `times` has the seconds of one microbatch on each kind of stage; m is `microbatches`.
         """
         forward_s, backward_s = times.forward_s, times.backward_s
         on_rank_s = {on: (_total_s(forward_s, on), _total_s(backward_s, on)) for on in self._on_ranks}
@@ -121,7 +119,6 @@ def _stages(counts: StageCounts) -> int:
 
 
 def _total_s(seconds: Sequence[float], counts: StageCounts) -> float:
-    """Return the total seconds of these numbers of stages of each kind."""
     total_s = 0.0
     for kind, n in counts:
         total_s += n * seconds[kind]
@@ -131,12 +128,13 @@ def _total_s(seconds: Sequence[float], counts: StageCounts) -> float:
 def makespan_lower_bound_s(
     split: Split | None, stages_by_rank: Sequence[Sequence[int]], microbatches: int, times: StageTimes
 ) -> float:
-    """Return a lower bound on the makespan (s): the busiest rank, plus the stalls of a few simulated microbatches.
+    """Return a lower bound on the step time (s): the time of the busiest rank, or that of a step in which only a few
+    microbatches wait for other ranks.
 
     Args:
         split: the plan's `split` sentence; None for one rank with one stage.
         stages_by_rank: the virtual stages of each rank.
-        microbatches: microbatches of a step.
+        microbatches: number of microbatches of a step.
         times: seconds of one microbatch on each virtual stage.
     """
     ranks = len(stages_by_rank)
@@ -149,7 +147,7 @@ def makespan_lower_bound_s(
 
 @dataclass(frozen=True)
 class FollowedRepeat:
-    """A `Repeat` of a rank's list in a relaxed step."""
+    """A `Repeat` of a rank in a `RelaxedOrder`."""
 
     times: int
     costs: list[int]
@@ -160,12 +158,11 @@ class FollowedRepeat:
 
 @dataclass(frozen=True)
 class RelaxedOrder:
-    """Execution order of a relaxed step: the actions of a few microbatches wait as in the real step, all others wait
+    """Execution order of a relaxed step: a few microbatches are simulated and wait as in the real step, all others wait
     for no other rank.
 
-    An action that need not wait starts no later, and so does everything after it: the makespan is a lower bound on the
-    step's, for any seconds of the stages. The actions that do not wait fill the gaps between the simulated ones, so
-    only the sum of their seconds matters.
+    Without a wait, no action starts later, so the relaxed step is never longer than the real one, for any stage times.
+    Actions that are not simulated fill the gaps between the others, so only the sum of their seconds matters.
     """
 
     waits: list[int]
@@ -178,7 +175,7 @@ class RelaxedOrder:
     lists: list[list[FollowedRepeat]]
 
     def makespan_s(self, times: StageTimes) -> float:
-        """Return the seconds of the relaxed step, with `times` of one microbatch on each virtual stage."""
+        """Return the seconds of the relaxed step. `times` has the seconds of one microbatch on each virtual stage."""
         seconds = costs_s(times, self.pairs)
         first_s: list[float] = []
         kinds_s: list[tuple[int, float, float]] = []
@@ -193,8 +190,7 @@ class RelaxedOrder:
         return max(simulation.clock_s)
 
     def _starts_s(self, mine: list[FollowedRepeat], seconds: list[float]) -> list[float]:
-        """Return the start of each simulated action of a rank, and the end of the rank, as if the rank were never
-        idle."""
+        """Return the start of each simulated action of a rank, then the rank's end, if the rank were never idle."""
         starts_s: list[float] = []
         before_s = 0.0
         for repeat in mine:
@@ -206,20 +202,21 @@ class RelaxedOrder:
 
 @lru_cache(maxsize=256)
 def relaxed_order(schedule: Schedule, shape: ScheduleShape, count: int) -> RelaxedOrder:
-    """Return the relaxed step of a bundled schedule that simulates `count` microbatches."""
+    """Return the relaxed step of a named `schedule` in which `count` microbatches are simulated, for `shape` (ranks,
+    chunks, microbatches)."""
     return _Relaxation(rank_lists(schedule, shape), shape, followed(shape.microbatches, schedule.copies, count)).order()
 
 
 def followed(microbatches: int, copies: int, count: int) -> list[int]:
-    """Return the microbatches that are simulated: the first, the last, and some evenly spaced between them. If `copies`
-    is 2, these are chosen in each of the two directions."""
+    """Return the numbers of the microbatches to simulate: `count` of all `microbatches`, evenly spaced from the first
+    to the last. If `copies` is 2 (dualpipe), they are chosen in each direction."""
     each = microbatches // copies
     some = {i * (each - 1) // (count - 1) for i in range(count)}
     return sorted(copies * m + direction for m in some for direction in range(copies))
 
 
 class _FollowedAction(NamedTuple):
-    """A simulated action of a `Repeat`, in a step that simulates only a few microbatches."""
+    """A simulated action of a `Repeat` in a relaxed step."""
 
     again: int
     """Number of whole repetitions of the `Repeat` before it."""
@@ -231,7 +228,7 @@ class _FollowedAction(NamedTuple):
 
 
 class _Relaxation:
-    """The simulated actions of all ranks. In the table of ends, the simulated microbatches have consecutive numbers."""
+    """Builds a `RelaxedOrder`. Simulated microbatches are renumbered from 0."""
 
     def __init__(self, lists: Sequence[Sequence[Repeat]], shape: ScheduleShape, follow: list[int]) -> None:
         self.number = {m: i for i, m in enumerate(follow)}
@@ -248,7 +245,6 @@ class _Relaxation:
         ]
 
     def order(self) -> RelaxedOrder:
-        """Return the topological order of the simulated actions."""
         ranks, begin = [], 0
         for mine in self.entries.ranks:
             end = begin + len(mine.kinds)
@@ -260,7 +256,6 @@ class _Relaxation:
         return RelaxedOrder(waits, entries, self.rank, self.cost, tuple(self.entries.pairs), self.lists)
 
     def _followed_actions(self, repeat: Repeat) -> list[_FollowedAction]:
-        """Return the simulated actions of a `Repeat`, in order."""
         times, actions, step = repeat
         by_residue = self._by_residue(step)
         found = []
@@ -274,7 +269,7 @@ class _Relaxation:
         return sorted(found)
 
     def _by_residue(self, step: int) -> dict[int, list[int]]:
-        """Return the simulated microbatches, grouped by their remainder modulo the step of a `Repeat`."""
+        """Return the simulated microbatches, grouped by their number modulo `step`."""
         known = self._residues.get(step)
         if known is None:
             known = self._residues[step] = {}
@@ -283,14 +278,14 @@ class _Relaxation:
         return known
 
     def _actions(self, mine: Sequence[Repeat], met: list[list[_FollowedAction]]) -> Iterator[Action]:
-        """Yield the simulated actions of a rank, with microbatches renumbered. Overlapped actions wait separately."""
+        """Yield the simulated actions of a rank with renumbered microbatches. Overlapped actions wait separately."""
         for repeat, places in zip(mine, met, strict=True):
             for _, _, at, m in places:
                 kind, stage, _, _ = repeat.actions[at]
                 yield Action(kind, stage, self.number[m])
 
     def _followed(self, rank: int, repeat: Repeat, met: list[_FollowedAction]) -> FollowedRepeat:
-        """Record the rank and the cost of each simulated action."""
+        """Record the rank and the cost of each simulated action of a `Repeat`."""
         actions, first = repeat.actions, self.entries.first_cost
         costs = [first[kind] + stage for kind, stage, _, _ in actions]
         for _, before, at, _ in met:

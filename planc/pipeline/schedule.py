@@ -1,5 +1,4 @@
-"""The type of a pipeline schedule: each rank's actions, the placement of its stages, the supported microbatch
-counts."""
+"""The type of a pipeline schedule: each rank's actions and stages, and the numbers of microbatches that it can run."""
 
 from __future__ import annotations
 
@@ -30,9 +29,9 @@ class ScheduleShape(NamedTuple):
 
     @property
     def round(self) -> int:
-        """Microbatches per round of an interleaved schedule: the number of ranks, or a few more.
+        """Number of microbatches per round of an interleaved schedule: the number of ranks, or a few more.
 
-        torch's rule: the microbatches over (microbatches // ranks) rounds; fewer than ranks make one round.
+        As in torch, a step has `microbatches // ranks` rounds, at least one, of equal length.
         """
         return self.fixed_round or self.microbatches // max(1, self.microbatches // self.ranks)
 
@@ -45,13 +44,13 @@ class Need(NamedTuple):
 
 
 def any_number(shape: ScheduleShape) -> Need | None:
-    """Return None for every `shape`: the schedule has no requirement on the number of microbatches."""
+    """Return None for every `shape`: the schedule can run any number of microbatches."""
     return None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Schedule:
-    """A pipeline schedule. There is one object per schedule, compared by identity."""
+    """A pipeline schedule, such as 1F1B."""
 
     name: str
     position: int
@@ -76,13 +75,13 @@ class Schedule:
 
     @property
     def copies(self) -> int:
-        """Number of ranks that hold each stage."""
+        """Number of ranks that hold each stage: 2 for dualpipe, else 1."""
         return 2 if self.placement == "both" else 1
 
 
 def stages_at(placement: Placement, ranks: int, chunks: int, rank: int) -> tuple[int, ...]:
-    """Return the virtual stages of rank `rank`, in order, for a `placement` of `chunks` stages on each of `ranks`
-    ranks.
+    """Return the virtual stages of rank `rank`, in order, if `ranks` ranks hold `chunks` stages each with this
+    `placement`.
 
     >>> stages_at("loop", 4, 2, 1), stages_at("v", 4, 2, 1), stages_at("both", 4, 1, 1)
     ((1, 5), (1, 6), (1, 2))
@@ -95,13 +94,12 @@ def stages_at(placement: Placement, ranks: int, chunks: int, rank: int) -> tuple
 
 
 def minimum_microbatches(minimum: int, shape: ScheduleShape) -> Need | None:
-    """Return the requirement of at least `minimum` microbatches; None if `shape` meets it."""
+    """Return None if `shape` has at least `minimum` microbatches, else this requirement."""
     return Need(f"at least {minimum}", minimum) if shape.microbatches < minimum else None
 
 
 def whole_rounds(shape: ScheduleShape) -> Need | None:
-    """Return the requirement of interleaved schedules: equal rounds of at least one microbatch per rank; None if
-    `shape` meets it.
+    """Return None if the microbatches of `shape` form equal rounds of at least one per rank, else this requirement.
 
     >>> whole_rounds(ScheduleShape(ranks=4, chunks=2, microbatches=9))
     Need(text='a multiple of 4', microbatches=12)

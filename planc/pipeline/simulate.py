@@ -1,7 +1,7 @@
-"""Discrete-event simulation of a schedule: the end of every action, with seconds for each stage.
+"""Discrete-event simulation of a schedule: the end time of every action, from the seconds of each stage.
 
-This is the only simulator. It runs an `ExecutionOrder` entry by entry; `planc.pipeline.steady_state` uses it for long
-steps, `planc.pipeline.lower_bound` for relaxed ones.
+This is the only simulator. `planc.pipeline.steady_state` uses it for long steps, `planc.pipeline.lower_bound` for
+relaxed ones.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ NEVER_S = float("-inf")
 
 
 class Simulation:
-    """A running simulation of a step.
+    """A running simulation of the entries of an `ExecutionOrder`.
 
-    `ends_s` has the end of every entry so far, from index 1 on; `clock_s` the time up to which each rank is busy.
+    `ends_s[i]` is the end of entry i (from 1); `clock_s` has for each rank the time until which it is busy.
     """
 
     def __init__(self, kinds_s: Sequence[tuple[int, float, float]], send_s: float, clock_s: list[float]) -> None:
-        """`kinds_s` has the rank, the seconds and the wgrad seconds of each kind of entry; `send_s` is the time (s) of
-        a send between ranks, and `clock_s` the time (s) up to which each rank is busy."""
+        """`kinds_s` has (rank, seconds, seconds of the following wgrad) for each kind of entry. `send_s` is the time
+        (s) of a send between ranks, and `clock_s` the time (s) until which each rank is busy."""
         self.kinds_s, self.send_s, self.clock_s = kinds_s, send_s, clock_s
         self.ends_s = [NEVER_S]
 
     def run(self, waits: Iterable[int], kinds: Iterable[int]) -> None:
-        """Run the entries with these `waits` and `kinds`. Each entry starts when its rank is free and its input has
-        arrived."""
+        """Run entries, each of which starts when its rank is free and its input has arrived. `kinds` has the kind of
+        each entry; `waits` has the distance back to the entry whose output it needs, as a negative number."""
         clock, ends, kinds_s, send_s = self.clock_s, self.ends_s, self.kinds_s, self.send_s
         ended = ends.append
         for wait, kind in zip(waits, kinds, strict=True):
@@ -46,7 +46,7 @@ class Simulation:
 
 
 class ActionSpan(NamedTuple):
-    """An action with its rank, start and end in seconds."""
+    """An action with its rank, and its start and end in seconds."""
 
     action: Action
     rank: int
@@ -55,10 +55,10 @@ class ActionSpan(NamedTuple):
 
 
 def action_spans(lists: Sequence[Sequence[Action]], times: StageTimes) -> list[ActionSpan]:
-    """Return the start and end (s) of every action of these `lists`, rank by rank, each rank's in order.
+    """Return the start and end (s) of every action, rank by rank. `lists` has the actions of each rank in order.
 
-    `times` has the seconds of one microbatch on each virtual stage. Overlapped actions are shown in sequence, within
-    the time that they take together.
+    `times` has the seconds of one microbatch on each virtual stage. Overlapped actions are drawn one after the other
+    within the time that they take together.
     """
     order = execution_order([_one_by_one(actions) for actions in lists])
     simulation = Simulation(order.entry_kinds_s(times), times.send_s, [0.0] * len(lists))
@@ -77,8 +77,7 @@ def action_spans(lists: Sequence[Sequence[Action]], times: StageTimes) -> list[A
 
 
 def _one_by_one(actions: Sequence[Action]) -> list[Repeat]:
-    """Return a list with one `Repeat` per action, or per pair of overlapping actions, so that each has an entry of its
-    own."""
+    """Return a list with one `Repeat` per action or pair of overlapping actions, so that each has its own end time."""
     found: list[Repeat] = []
     i = 0
     while i < len(actions):

@@ -1,5 +1,4 @@
-"""The pipeline in a plan's `split layers` sentence: its schedule, the stages of each rank and the actions of each
-rank."""
+"""The pipeline of a plan (its `split layers` sentence): the schedule, and the stages and actions of each rank."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from planc.pipeline.schedules import schedules
 
 
 def schedule_of(split: Split) -> Schedule:
-    """Return the schedule that a plan's `split` names, or its lockstep variant."""
+    """Return the schedule that `split` names."""
     if split.schedule in schedules():
         return schedules()[split.schedule]
     from planc.pipeline.lockstep import lockstep_schedule
@@ -19,16 +18,15 @@ def schedule_of(split: Split) -> Schedule:
 
 
 def shape_of(split: Split, ranks: int, microbatches: int) -> ScheduleShape:
-    """Return the parameters of a schedule's action lists, for `ranks` pipeline ranks."""
+    """Return the parameters of the action lists: `ranks`, the number of chunks in `split`, and `microbatches`."""
     return ScheduleShape(ranks, split.chunks, microbatches)
 
 
 def action_lists(split: Split | None, ranks: int, microbatches: int) -> list[list[Action]]:
-    """Return each rank's actions in order. Without a pipeline (`split` is None), one rank runs forward and backward of
-    every microbatch.
+    """Return each rank's actions in order. Without a pipeline (`split` is None), one rank runs the forward and backward
+    of each microbatch.
 
-    `ranks` and `microbatches` are the numbers of pipeline ranks and of microbatches of a step; a schedule from a file
-    fixes both.
+    `ranks` and `microbatches` are ignored for a schedule from a file, which fixes both.
     """
     if split is not None and split.order:
         from planc.pipeline import csv_schedule
@@ -38,8 +36,8 @@ def action_lists(split: Split | None, ranks: int, microbatches: int) -> list[lis
 
 
 def repeats_of_rank(split: Split | None, ranks: int, microbatches: int, rank: int) -> list[Repeat]:
-    """Return the action list of pipeline rank `rank` in run-length form; the other arguments are those of
-    `action_lists`."""
+    """Return the run-length encoded action list of pipeline rank `rank` of `ranks`, for a step of `microbatches`.
+    `split` is None without a pipeline."""
     if split is None:
         return [Repeat(microbatches, (Action("forward", 0, 0), Action("backward", 0, 0)))]
     if split.order:
@@ -48,8 +46,8 @@ def repeats_of_rank(split: Split | None, ranks: int, microbatches: int, rank: in
 
 
 def stages_of(split: Split, ranks: int, rank: int) -> tuple[int, ...]:
-    """Return the virtual stages that pipeline rank `rank` of `ranks` holds, in order. Two ranks may hold the same stage
-    (dualpipe)."""
+    """Return the virtual stages that pipeline rank `rank` of `ranks` holds, in order. In dualpipe two ranks hold each
+    stage."""
     if split.order:
         from planc.pipeline import csv_schedule
 
@@ -58,8 +56,6 @@ def stages_of(split: Split, ranks: int, rank: int) -> tuple[int, ...]:
 
 
 def microbatch_copies(split: Split | None) -> int:
-    """Return the number of ranks that hold each stage. Each of them runs 1 / copies of the microbatches.
-
-    The number is 1 except for dualpipe, in which two ranks hold each stage. `split` is None without a pipeline.
-    """
+    """Return the number of ranks that hold each stage and share its microbatches: 2 in dualpipe, else 1. `split` is
+    None without a pipeline."""
     return 1 if split is None or split.order else schedule_of(split).copies

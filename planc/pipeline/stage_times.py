@@ -10,7 +10,7 @@ from planc.pipeline.actions import Action
 
 
 class StageTimes(NamedTuple):
-    """Seconds of one microbatch on each virtual stage, and of a send to the next rank."""
+    """Seconds of one microbatch on each virtual stage, and seconds of a send to the next rank."""
 
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
@@ -33,10 +33,8 @@ class StageTimes(NamedTuple):
 def stage_times(
     forward_s: Sequence[float], backward_s: Sequence[float], send_s: float = 0.0, weight_s: Sequence[float] = ()
 ) -> StageTimes:
-    """Return the times of stages (s per microbatch), from `forward_s` and `backward_s` of each stage and `send_s`
-    between ranks.
-
-    Without `weight_s`, wgrad takes half of the backward, as in a layer of matmuls only.
+    """Return the times of a pipeline's stages: `forward_s` and `backward_s` (s per microbatch) of each, and `send_s`
+    (s) for a send between ranks. The wgrad of each stage takes `weight_s`; if that is empty, half of its backward.
 
     >>> stage_times([1.0, 1.0], [2.0, 2.0]).weight_s
     (1.0, 1.0)
@@ -46,10 +44,10 @@ def stage_times(
 
 
 def busy_s(stages_by_rank: Sequence[Sequence[int]], microbatches: float, times: StageTimes) -> tuple[float, ...]:
-    """Return the seconds that each rank computes in a step: `microbatches` times the forward and backward of each of
-    its stages.
+    """Return for each rank the seconds of its forwards and backwards in a step.
 
-    `microbatches` is the number that a rank runs on each stage: half of the step's if two ranks hold each stage.
+    `stages_by_rank` has the virtual stages of each rank, and `times` the seconds of one microbatch on each.
+    `microbatches` is the number that a rank runs on each of its stages: half of the step's in dualpipe.
 
     >>> busy_s([[0, 1]], 8, stage_times([1.0, 1.0], [2.0, 2.0]))  # 8 x (1 + 2) s on two stages
     (48.0,)

@@ -1,10 +1,9 @@
-"""Long steps: their steady state is simulated until it is periodic in time, and then extrapolated exactly.
+"""Simulates long steps only until their steady state is periodic in time, and extrapolates the rest exactly.
 
-Ranks that have warmed up repeat the same actions with later microbatches: a period. If all ranks finish a period before
-any starts the next, and none waits for more than one period back, then each period depends on the previous one in the
-same way. Its end times are then a function of those of the previous period that commutes with adding a constant (a
-max-plus linear map): once all end times of a period equal those of an earlier one plus a constant, the step continues
-like that up to its cool-down.
+After the warm-up, all ranks repeat the same actions with later microbatches: a period. If each period can run after the
+one before and no action waits for more than one period back, the end times of a period are always the same max-plus
+linear function of those of the previous one. Such a function commutes with adding a constant. So once all end times of
+a period equal those of an earlier one plus a constant, the step continues like that until its cool-down.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ MAX_SIMULATED_ENTRIES = 100_000
 
 @dataclass(frozen=True)
 class StepOrder:
-    """The execution order of a step: warm-up, `LISTED_PERIODS` periods, cool-down; and the number of repeats of the
-    last period. A short step has no period."""
+    """The execution order of a step: warm-up, `LISTED_PERIODS` periods, cool-down. The last of these periods is
+    repeated `repeats` further times. A short step has no period."""
 
     order: ExecutionOrder
     begin: int = 0
@@ -47,7 +46,7 @@ class StepOrder:
     more."""
 
     def makespan_s(self, times: StageTimes) -> float:
-        """Return the seconds of the step, with `times` of one microbatch on each virtual stage."""
+        """Return the seconds of the step. `times` has the seconds of one microbatch on each virtual stage."""
         order = self.order
         simulation = Simulation(order.entry_kinds_s(times), times.send_s, [0.0] * order.ranks)
         simulation.run(order.waits[: self.end], order.kinds[: self.end])
@@ -56,8 +55,8 @@ class StepOrder:
         return max(simulation.clock_s)
 
     def _run_repeats(self, simulation: Simulation) -> None:
-        """Simulate repeats of the period until their times are steady. Then extrapolate the others, and simulate the
-        last few so that they are in phase."""
+        """Simulate periods until their end times are steady, extrapolate, and simulate a remainder of less than one
+        cycle."""
         period = self.order.waits[self.begin : self.end], self.order.kinds[self.begin : self.end]
         left = self.repeats
         while left:
@@ -74,8 +73,8 @@ class StepOrder:
                     return
 
     def _period_of_ends(self, simulation: Simulation) -> tuple[int, float] | None:
-        """Return the number of periods after which the end times repeat, and the seconds by which they grow meanwhile.
-        None if they do not repeat yet."""
+        """Return the number of periods after which all end times grow by the same amount, and that amount (s); None if
+        there is no such number yet."""
         length, ends = self.end - self.begin, simulation.ends_s
         last, tolerance_s = ends[-length:], SAME_GROWTH * ends[-1]
         growth: list[float] = []
@@ -91,7 +90,7 @@ class StepOrder:
         return None
 
     def _skip(self, simulation: Simulation, seconds: float) -> None:
-        """Advance all times by `seconds` without simulating. Later entries wait only for entries of the last two
+        """Advance all times by `seconds` without a simulation. Later entries wait only for entries of the last two
         periods."""
         recent = slice(-2 * (self.end - self.begin), None)
         simulation.ends_s[recent] = [end + seconds for end in simulation.ends_s[recent]]
@@ -100,8 +99,8 @@ class StepOrder:
 
 @lru_cache(maxsize=256)
 def step_order(schedule: Schedule, shape: ScheduleShape) -> StepOrder:
-    """Return the execution order of a step of a bundled `schedule`, for the numbers in `shape`. Steps that differ only
-    in the length of their steady state share one order."""
+    """Return the execution order of a step of a named `schedule`, for `shape` (ranks, chunks, microbatches). It is
+    cached for all steps that differ only in the length of their steady state."""
     lists = rank_lists(schedule, shape)
     steady = tuple(map(_steady_repeat, lists))
     repeats = min(mine[at].times for mine, at in zip(lists, steady, strict=True)) - LISTED_PERIODS
@@ -117,8 +116,8 @@ def step_order(schedule: Schedule, shape: ScheduleShape) -> StepOrder:
 
 
 def _steady_repeat(repeats: list[Repeat]) -> int:
-    """Return the index in a rank's list of its steady state. Of the `Repeat`s with the most different actions, this is
-    the one with the most microbatches."""
+    """Return the index of a rank's steady state: the `Repeat` with the most different actions, and among these the
+    longest."""
 
     def size(at: int) -> tuple[int, int]:
         times, actions, step = repeats[at]
@@ -128,8 +127,8 @@ def _steady_repeat(repeats: list[Repeat]) -> int:
 
 
 def _without_repetitions(repeats: list[Repeat], at: int, times: int) -> list[Repeat]:
-    """Return a rank's list with `times` fewer repetitions of its steady state, and correspondingly fewer
-    microbatches."""
+    """Return a rank's list with `times` fewer repetitions of the `Repeat` with the index `at`, and correspondingly
+    fewer microbatches."""
     fewer = times * repeats[at].step
     cool_down = (r._replace(actions=tuple(a.shifted(-fewer) for a in r.actions)) for r in repeats[at + 1 :])
     return [*repeats[:at], repeats[at]._replace(times=repeats[at].times - times), *cool_down]
@@ -137,11 +136,10 @@ def _without_repetitions(repeats: list[Repeat], at: int, times: int) -> list[Rep
 
 @lru_cache(maxsize=64)
 def periodic_order(schedule: Schedule, short: ScheduleShape, steady: tuple[int, ...]) -> StepOrder | None:
-    """Return the order of a step whose ranks run these repeats at least `LISTED_PERIODS` times; None if its last period
-    cannot be repeated.
+    """Return the order of a step with a repeatable period; None if its last period cannot be repeated.
 
-    `schedule` and `short` give the lists of the shortened step, `steady` the index of each rank's steady state in its
-    list.
+    `schedule` and `short` give the lists of the shortened step, which has LISTED_PERIODS periods. `steady` is the index
+    of each rank's steady state in its list.
     """
     lists = rank_lists(schedule, short)
     entries, waits, kinds = Entries(lists), list[int](), list[int]()
@@ -165,8 +163,8 @@ def periodic_order(schedule: Schedule, short: ScheduleShape, steady: tuple[int, 
 
 
 def repeats_itself(step: StepOrder) -> bool:
-    """True if the last listed period of `step` runs the same actions as the period before it, and no entry from the
-    last period on waits for an entry before these two."""
+    """True if the last two listed periods of `step` run the same actions, and no later entry waits for an entry before
+    them."""
     order, begin, end = step.order, step.begin, step.end
     before = begin - (end - begin)
     return order.kinds[before:begin] == order.kinds[begin:end] and all(

@@ -1,6 +1,6 @@
-"""A step of a plan's pipeline: its makespan (s) and the microbatches in flight.
+"""Simulates a step of a plan's pipeline: its time (s) and the microbatches in flight.
 
-The simulation is imported only if a plan has a pipeline.
+The simulator is imported only if a plan has a pipeline.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The result of a simulated step."""
+    """The result of a simulated pipeline step."""
 
     makespan_s: float
     """Seconds from the start of the first action to the end of the last one."""
@@ -36,8 +36,8 @@ def run_schedule(split: Split | None, ranks: int, microbatches: int, times: Stag
 
     Args:
         split: the plan's `split` sentence; None for one rank with one stage.
-        ranks: pipeline ranks.
-        microbatches: microbatches of the step.
+        ranks: number of pipeline ranks.
+        microbatches: number of microbatches of the step.
         times: seconds of one microbatch on each virtual stage.
 
     >>> from planc.pipeline.stage_times import stage_times
@@ -55,16 +55,13 @@ def run_schedule(split: Split | None, ranks: int, microbatches: int, times: Stag
 
 
 def makespan_s(schedule: Schedule, shape: ScheduleShape, times: StageTimes) -> float:
-    """Return the seconds of a step of a bundled `schedule`, for the numbers in `shape` and the seconds of stages in
-    `times`.
-
-    With all forwards first, the step takes as long as its relaxation to the first and the last microbatch. Between two
-    actions of a rank on one stage the critical path may change ranks at any microbatch; its length is linear in that
-    microbatch, and so maximal at the first or the last one.
-    """
+    """Return the seconds of a step of a named `schedule`, for `shape` (ranks, chunks, microbatches) and the stage
+    `times`."""
     if schedule.forwards_first:
         from planc.pipeline.lower_bound import relaxed_order
 
+        # Exact with two: the length of the critical path is linear in the microbatch at which it changes ranks, and so
+        # largest at the first or the last one.
         return relaxed_order(schedule, shape, 2).makespan_s(times)
     from planc.pipeline.steady_state import step_order
 
@@ -72,7 +69,7 @@ def makespan_s(schedule: Schedule, shape: ScheduleShape, times: StageTimes) -> f
 
 
 def timeline(lists: Sequence[Sequence[Action]], times: StageTimes) -> Timeline:
-    """Simulate these action `lists`, one per rank, which must not deadlock.
+    """Simulate a step in which each rank runs one of the `lists` of actions. The lists must not deadlock.
 
     `times` has the seconds of one microbatch on each virtual stage.
     """
@@ -89,7 +86,7 @@ def _timeline(makespan_s: float, ranks: tuple[InFlight, ...]) -> Timeline:
 
 
 def clear_caches() -> None:
-    """Clear the cached orders of schedules, so that a benchmark measures a first run."""
+    """Clear the cached execution orders, so that a benchmark measures a first run."""
     from planc.pipeline.dag import rank_lists
     from planc.pipeline.in_flight import in_flight_by_rank, rank_in_flight
     from planc.pipeline.lower_bound import relaxed_order

@@ -1,1 +1,1 @@
-"""Reports as pages: a typed data model of a page's content, which is rendered as HTML, SVG and JSON."""
+"""Reports as pages: typed data of a page's content, rendered as HTML, SVG and JSON."""

@@ -90,7 +90,7 @@ def clusters_page(found: Clusters, file: str, text: str, command: str) -> Cluste
 
     Args:
         found: the search's result.
-        file: name of the plan file with free values.
+        file: name of the plan file that was searched.
         text: the text of this file.
         command: the command line that writes the page, shown on it.
     """
@@ -153,7 +153,7 @@ def _answer_text(row: OnCluster | None, currency: str) -> str:
 
 
 def _numbers(name: str, row: OnCluster | None, currency: str) -> list[Number]:
-    """Return the days and the price of the run on the cluster `row`, the answer to the question `name`; [] for None."""
+    """Return the days and the price of the run on the cluster `row`, labelled `name`; [] if `row` is None."""
     if row is None:
         return []
     found = [Number(name=f"{name}: the run", value=row.days, unit="days", text=days(row.days), of=row.cluster)]
@@ -223,8 +223,7 @@ def pareto_picture(data: Pareto, width: float) -> Picture:
 
 
 def _padded(values: list[float], start: float, end: float) -> Scale:
-    """Return a scale with a margin beyond the smallest and the largest of `values`. The scale starts at 0 if the
-    smallest value is near 0 compared with the largest."""
+    """Return a scale with a margin around `values`. It starts at 0 unless they are close together."""
     low, high = min(values), max(values)
     pad = 0.12 * (high - low) or 0.1 * high
     return Scale(0.0 if low < 0.4 * high else low - pad, high + pad, start, end)
@@ -250,8 +249,8 @@ def _limits(data: Pareto, across: Scale, up: Scale, unit: float, width: float) -
 
 
 def _name(row: ClusterRow, x: float, y: float, width: float, css: str) -> Text:
-    """Return the label of a point, on the side of the point where there is room. On a narrow screen the label is the
-    number only."""
+    """Return the label of a point, on its right or, if it does not fit there, on its left. On a narrow screen it is
+    only the row's number."""
     text = f"{row.number}: {row.cluster}" if width > 500 else str(row.number)
     room = max(width - 12 - x - 10, x - 44 - 10)
     shown = clipped(text, room)
@@ -261,8 +260,8 @@ def _name(row: ClusterRow, x: float, y: float, width: float, css: str) -> Text:
 
 
 def rows_picture(data: Table, width: float) -> Picture | None:
-    """Return stacked bars of the steps of the best layouts in `data`, `width` pixels wide; None if no cluster has a
-    layout."""
+    """Return stacked bars of the step of each cluster's best layout, `width` pixels wide; None if no cluster in `data`
+    has one."""
     rows = [
         Bar(
             str(row.number),
@@ -280,7 +279,8 @@ def rows_picture(data: Table, width: float) -> Picture | None:
 
 
 def figures(row: ClusterRow, currency: str) -> dict[str, str]:
-    """Return the cells of a table `row` as text, prices in `currency`; {} if the cluster has no layout."""
+    """Return the cells of a table row as text, by column, with prices in `currency`; {} if the cluster `row` has no
+    layout."""
     if row.days is None or row.device_hours is None or row.time_s is None or row.mfu is None:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""Base class of the pages' data, and the type from which the views of a page are derived."""
+"""Base class for the data of pages, and the type of the views (sections) of a page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planc.picture.marks import Picture
 
 
 class PageView(NamedTuple):
-    """A view of a page: its name for `--view`, its heading, and its picture, if it has one."""
+    """A view (section) of a page: its name for `--view`, its heading, and the function that draws its picture."""
 
     name: str
     heading: str
@@ -29,7 +29,7 @@ class Data(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class PageSubject:
-    """The subject of a page: a plan that was checked and costed, and the command line that writes the page."""
+    """A checked and costed plan that a page describes, and the command line that writes the page."""
 
     examined: Examined
     costed: CostedPlan
@@ -37,5 +37,5 @@ class PageSubject:
 
     @property
     def exposed_stage(self) -> int:
-        """The slowest pipeline rank, whose seconds are those of the step."""
+        """The slowest pipeline rank, which determines the time of the step."""
         return self.costed.slowest

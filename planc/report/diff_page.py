@@ -118,8 +118,8 @@ class DiffPage(Data):
 
 
 def diff_page(a: Examined, b: Examined, found: Diff, command: str) -> DiffPage:
-    """Return the page that compares the plans `a` and `b`, both costed. `found` are their differences, and `command` is
-    the command line that writes the page."""
+    """Return the page that compares two costed plans, `a` and `b`. `found` are their differences, and `command` is the
+    command line that writes the page."""
     assert a.costed is not None and b.costed is not None
     one, other = _side("A", a.costed, found.a), _side("B", b.costed, found.b)
     sides = (one, other)
@@ -204,7 +204,7 @@ def _verdict(a: CostedPlan, b: CostedPlan, found: Diff) -> DiffVerdict:
 
 
 def _run_numbers(a: RunCost | None, b: RunCost | None) -> tuple[Number, ...]:
-    """Return the days and price of B's whole run, compared with A's; () if they are unknown for B."""
+    """Return the days and the price of B's whole run, with A's for comparison; () if B's are unknown."""
     before = {n.unit: n for n in run_numbers(a)}
     return tuple(
         _number(n.name, n.value, n.unit, n.text, before[n.unit].text, before[n.unit].value) if n.unit in before else n
@@ -263,8 +263,8 @@ def _losses(found: Diff) -> Losses:
 
 
 def checkpoint_text(found: Diff) -> str:
-    """Return a sentence that says whether a checkpoint of A's run can be loaded in B, and how many bytes that
-    transfers. `found` are the differences of the plans."""
+    """Return a sentence that says if a checkpoint of plan A can be loaded under plan B, and how many bytes that
+    transfers. `found` are the differences between the plans."""
     move = found.checkpoint
     if move is None:
         return "A checkpoint of A does not load in B: no tensor of one model's is the other's."
@@ -301,14 +301,14 @@ def _rows(a: list[str], b: list[str]) -> list[DiffRow]:
 
 
 def step_picture(data: Bars, width: float) -> Picture:
-    """Return stacked bars of both steps in `data`, `width` pixels wide."""
+    """Return stacked bars of the step of both plans in `data`, `width` pixels wide."""
     rows = [Bar(f"{s.letter} {s.plan}", s.step.values, seconds(s.time_s)) for s in data.sides]
     title = "Time of a step of both plans"
     return stacked_bars(rows, STEP_PARTS, title=title, summary=data.summary, unit="seconds", width=width)
 
 
 def memory_picture(data: Bars, width: float) -> Picture:
-    """Return stacked bars of the fullest devices of both plans in `data`, `width` pixels wide."""
+    """Return stacked bars of the fullest device of both plans in `data`, `width` pixels wide."""
     rows = [Bar(f"{s.letter} {s.plan}", s.memory.values, f"{gib(s.total_gib)} GiB") for s in data.sides]
     low = min(s.capacity_gib for s in data.sides)
     same = data.sides[0].capacity_gib == data.sides[1].capacity_gib

@@ -23,7 +23,7 @@ MOST_FINDINGS = 20
 
 
 def report_shown(report: Report) -> Shown:
-    """Return the display of `report`: its numbers, memory by stage, step and diagnostics."""
+    """Return what a notebook displays for `report`: its numbers, memory by stage, step and diagnostics."""
     rows = tuple((d.code, f"line {d.span.line}", d.message) for d in report.diagnostics[:MOST_FINDINGS])
     heads = ("code", "line", "finding")
     title = report.plan or "plan"
@@ -71,13 +71,13 @@ def _step(report: Report) -> Picture:
 
 
 def program_shown(program: ProgramText) -> Shown:
-    """Return the display of `program`: its target and its text."""
+    """Return what a notebook displays for `program`: its target and its text."""
     summary = f"for {program.target}: a Python file of {program.text.count(chr(10)):,} lines that imports no planc"
     return Shown(title=program.plan.name, summary=summary, code=program.text)
 
 
 def diff_shown(found: Diff) -> Shown:
-    """Return the display of the differences `found`: a table with one row per change."""
+    """Return what a notebook displays for `found`, the differences of two plans: a table with one row per change."""
     losses = "comparable" if found.comparable else "not comparable"
     ordered = sorted(found.changes, key=lambda c: DIFF_PARTS.index(c.part))
     rows = tuple((c.part, c.name, _value(c, c.a), _value(c, c.b)) for c in ordered[:MOST_CHANGES])
@@ -97,7 +97,8 @@ def _value(change: PlanChange, value: float | str | None) -> str:
 
 
 def found_shown(found: Found) -> Shown:
-    """Return the display of the layouts `found`: a table, and the parts of each layout's step."""
+    """Return what a notebook displays for the search result `found`: a table of layouts, and the parts of their
+    steps."""
     layouts = f"{len(found)} layout{'s' if len(found) != 1 else ''}, the fastest first"
     costed = f"{found.fully_costed:,} costed in {seconds(found.seconds)}"
     summary = f"{layouts}, {named(found.target)}; {found.decided:,} decided, {costed}"

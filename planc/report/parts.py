@@ -1,4 +1,4 @@
-"""Parts of memory and of a step, for stacked bars."""
+"""The parts of memory and of a step that stacked bars show, with their colours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of one plan: `planc.report.plan/1`, with the data of all views in reading order."""
+"""The page of one plan, `planc.report.plan/1`, with the data of all views (sections) in reading order."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ class PlanPage(Data):
 
 
 def plan_page(examined: Examined, command: str) -> PlanPage:
-    """Return the page of a plan that was `examined`. `command` is the command line that writes the page."""
+    """Return the page of the plan in `examined` (its diagnostics and, unless it has errors, its cost). `command` is the
+    command line that writes the page."""
     if examined.costed is None:
         return _wrong(examined, command)
     subject = PageSubject(examined=examined, costed=examined.costed, command=command)
@@ -122,7 +123,7 @@ def _text(examined: Examined) -> str:
 
 
 def _causes(lines: Sentences) -> tuple[TimelineCause, ...]:
-    """Return for each part of the step the sentence of the plan that causes most of its seconds."""
+    """Return for each part of the step (compute, bubble, ...) the sentence that causes most of its seconds."""
     names = {"exposed communication": "exposed_comm"}
     most: dict[str, tuple[float, TimelineCause]] = {}
     for line in lines.lines:
@@ -209,7 +210,7 @@ def _verdict(subject: PageSubject) -> Verdict:
 
 
 def run_numbers(run: RunCost | None) -> tuple[Number, ...]:
-    """Return the days and the price of the whole `run`; () if the plan does not determine them."""
+    """Return the days and the price of the whole training `run`; () if the plan does not determine them."""
     if run is None or run.days is None or run.device_hours is None or run.tokens is None:
         return ()
     length = Number(
@@ -227,7 +228,7 @@ def run_numbers(run: RunCost | None) -> tuple[Number, ...]:
 
 
 def run_sentence(run: RunCost | None) -> str:
-    """Return a sentence about the whole `run`, with a leading space; "" if its days are unknown."""
+    """Return a sentence about the whole training `run`, to append to other text; "" if its days are unknown."""
     numbers = run_numbers(run)
     if run is None or run.steps is None or not numbers:
         return ""
@@ -236,7 +237,7 @@ def run_sentence(run: RunCost | None) -> str:
 
 
 def _wrong(examined: Examined, command: str) -> PlanPage:
-    """Return the page of a plan that cannot be costed: its errors and its text."""
+    """Return the page of a plan with errors, which has only its diagnostics and its text."""
     report = examined.report
     found = findings(examined)
     errors = [f for f in found.findings if f.severity == "error"]

@@ -1,4 +1,4 @@
-"""Renders pages as HTML, SVG and JSON, from their data alone."""
+"""Renders pages as HTML, SVG and JSON."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PLAN_VIEWS: tuple[PageView, ...] = (
 
 
 def html(page: Page, view: str = "") -> str:
-    """Return `page` as one self-contained HTML file. With a name in `view`, only this view of the page."""
+    """Return `page` as one self-contained HTML file; if `view` names a view (section), with only this view."""
     shown = [v for v in views_of(page) if view in ("", v.name) and getattr(page, v.name, None) is not None]
     if page.format == "planc.report.plan/1":
         return _plan_html(page, shown)
@@ -71,7 +71,7 @@ def _names(parts: Sequence[BarPart]) -> list[tuple[str, str]]:
 
 
 def _plan_html(page: PlanPage, views: list[PageView]) -> str:
-    """Return the page of a plan as HTML, with the data that its script needs."""
+    """Return the page of a plan as HTML, with the data for its script."""
     more: dict[str, Any] = {"data": "", "legend": []}
     if page.timeline:
         more |= {"data": _zoom_data(page.timeline), "legend": timeline.legend_of(page.timeline)}
@@ -81,8 +81,8 @@ def _plan_html(page: PlanPage, views: list[PageView]) -> str:
 
 
 def written(template: str, page: Data, views: list[PageView], **more: Any) -> str:
-    """Return the HTML template `template`, filled with `page` and the pictures of its `views`. `more` are further
-    variables of the template."""
+    """Return the HTML template `template` filled with `page`, the pictures of its `views` and the variables in
+    `more`."""
     env = environment("planc.report", "planc.picture")
     env.filters |= FILTERS
     script = _text("page.js")
@@ -95,7 +95,7 @@ def written(template: str, page: Data, views: list[PageView], **more: Any) -> st
 
 
 def prose(text: str) -> str:
-    """Return `text` escaped for HTML; text in backquotes becomes code."""
+    """Return `text` escaped for HTML, with text in backquotes as code."""
     from markupsafe import Markup, escape
 
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(clean(text)))))
@@ -118,25 +118,25 @@ def _text(name: str) -> str:
 
 
 def _both(view: PageView, data: Any) -> list[str]:
-    """Return the SVG of a view for a wide and for a narrow screen; [] if there is nothing to draw."""
+    """Return the picture of a view as SVG for a wide and for a narrow screen; [] if there is nothing to draw."""
     assert view.picture is not None
     drawn = [view.picture(data, width) for width in (WIDE, NARROW)]
     return [svg(picture) for picture in drawn if picture is not None]
 
 
 def views_of(page: Page) -> tuple[PageView, ...]:
-    """Return the views of `page`, in the order in which they are read."""
+    """Return the views (sections) of `page` in reading order."""
     return _views(page.format.split(".")[-1].partition("/")[0])
 
 
 def view_names(command: str) -> list[str]:
-    """Return the names of the views on the page that `command` writes."""
+    """Return the names of the views (sections) on the page that `command` (`diff`, `search`, `clusters`, `run`, ...)
+    writes."""
     return [v.name for v in _views(command)]
 
 
 def _views(kind: str) -> tuple[PageView, ...]:
-    """Return the views of a kind of page: `diff`, `search`, `clusters` (a search over several clusters) or `run`; else
-    of a plan's page."""
+    """Return the views of the page that a command writes."""
     if kind == "diff":
         from planc.report.diff_page import DIFF_VIEWS
 
@@ -157,7 +157,7 @@ def _views(kind: str) -> tuple[PageView, ...]:
 
 
 def picture_file(page: Page, name: str = "") -> str | None:
-    """Return the pictures of `page` as one SVG file, or only the picture of the view `name`; None if there are none."""
+    """Return all pictures of `page`, or only that of the view `name`, as one SVG file; None if there are none."""
     chosen = [
         v for v in views_of(page) if v.picture and name in ("", v.name) and getattr(page, v.name, None) is not None
     ]
@@ -167,7 +167,7 @@ def picture_file(page: Page, name: str = "") -> str | None:
 
 
 def as_json(page: Page, view: str = "") -> str:
-    """Return `page` as JSON. With a name in `view`, only this view, as `planc.report.view/1`."""
+    """Return `page` as JSON; if `view` names a view (section), only its data, as `planc.report.view/1`."""
     value: Any = page.model_dump(mode="json")
     if view:
         value = {"format": "planc.report.view/1", "of": value["format"], "view": view, "data": value.get(view)}
@@ -175,7 +175,7 @@ def as_json(page: Page, view: str = "") -> str:
 
 
 def _shard_data(data: shards.Shards) -> dict[str, Any]:
-    """Return the data of the shard map for the script, without the names of parameters."""
+    """Return the data of the shard map that the page's script needs."""
     kept = {"cuts", "stored_over", "stored_on"}
     return {
         "axes_json": {name: axis.model_dump() for name, axis in data.axes.items()},
@@ -184,7 +184,7 @@ def _shard_data(data: shards.Shards) -> dict[str, Any]:
 
 
 def _zoom_data(data: timeline.TimelineView) -> str:
-    """Return the data of the timeline for the script, in a packed text that is safe in HTML."""
+    """Return the data of the timeline for the page's script, compressed and base64 encoded."""
     plain = {
         "slowest": data.slowest,
         "end": data.makespan_s,

@@ -1,4 +1,4 @@
-"""The page of a training run, `planc.report.run/1`: the figures of its metrics file, compared with the predictions."""
+"""The page of a training run, `planc.report.run/1`: measurements in its metrics file, compared with the predictions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ USES = (
 
 
 class RunError(ValueError):
-    """The path has no training run that a page could show."""
+    """The path has no metrics file of a training run, or one that is too large or not in planc's format."""
 
 
 class Series(Data):
@@ -150,8 +150,11 @@ def metrics_of(path: Path) -> Path:
 
 
 def run_page(path: Path, command: str) -> RunPage:
-    """Return the page of the run at `path`, a folder or a metrics file. `command` is the command line that writes the
-    page. Raises RunError if there is no run, and OSError if the file cannot be read."""
+    """Return the page of the run at `path`, its folder or its metrics file. `command` is the command line that writes
+    the page.
+
+    Raises RunError if there is no valid metrics file, and OSError if it cannot be read.
+    """
     file = metrics_of(path)
     if file.is_file() and file.stat().st_size > MOST_BYTES:
         raise RunError(f"{file}: more than {MOST_BYTES / 1e6:,.0f} MB")
@@ -192,13 +195,12 @@ def _page(file: Path, records: list[Record], starts: list[Record], steps: list[R
 
 
 def _last_of_each(records: Sequence[Record], kind: str) -> list[Record]:
-    """Return the records of a `kind` in the order of their steps. For a step that was repeated, the later record
-    counts."""
+    """Return the records of a `kind` in the order of their steps. If a step was repeated, the last record counts."""
     return [r for _, r in sorted({int(r["step"]): r for r in records if r["kind"] == kind}.items())]
 
 
 def _numbers(records: Sequence[Record], name: str) -> list[tuple[int, float]]:
-    """Return (step, value) for each record that has the figure `name`."""
+    """Return (step, value) of each record that has the field `name`."""
     pairs = ((int(r["step"]), r.get(name)) for r in records)
     return [(step, float(value)) for step, value in pairs if value is not None and isfinite(value)]
 
@@ -212,7 +214,7 @@ def _series(pairs: list[tuple[int, float]], predicted: float | None) -> Series |
 
 
 def _fewer(pairs: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Return at most 500 of the points: the minimum and the maximum of each interval, in order."""
+    """Return at most 500 of the points, in order: the minimum and the maximum of each of 250 intervals."""
     if len(pairs) <= MOST_POINTS:
         return pairs
     stretch = -(-2 * len(pairs) // MOST_POINTS)
@@ -369,8 +371,8 @@ def losses_picture(data: RunLosses, width: float) -> Picture:
 
 
 def figure_picture(data: Figure, width: float, *, title: str, unit: str) -> Picture:
-    """Return the curve of a figure in `data` with its predicted value, `width` pixels wide. `title` is the title of the
-    picture and `unit` the unit of the vertical axis."""
+    """Return a curve of the measurements in `data`, with the predicted value, `width` pixels wide. `title` is the title
+    of the picture and `unit` the unit of the vertical axis."""
     series = data.series
     found = [Curve("measured", "front", series.steps, series.values)]
     if series.predicted is not None:
@@ -382,7 +384,7 @@ def figure_picture(data: Figure, width: float, *, title: str, unit: str) -> Pict
 
 
 def goodput_picture(data: RunSeconds, width: float) -> Picture:
-    """Return one stacked bar of the run's seconds by use, `width` pixels wide."""
+    """Return one bar of the run's seconds by use (steps, repeated steps, saves, ...), `width` pixels wide."""
     values = (data.productive_s, data.redone_s, data.checkpoint_s, data.restart_s, data.stall_s)
     row = Bar("the run", values, seconds(data.wall_s))
     return stacked_bars([row], USES, title="Goodput", summary=data.summary, unit="seconds", width=width)

@@ -1,5 +1,5 @@
-"""The page of a search, `planc.report.search/1`: the best layouts, time against memory, reasons for rejecting
-meshes."""
+"""The page of a search, `planc.report.search/1`: the best layouts, time against memory, and why other meshes are not
+among them."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def search_page(
     """Return the page of a search.
 
     Args:
-        source: the plan file with free values.
+        source: the plan file that was searched.
         given: values that replace those of its `let` sentences, by name.
         most_sequences: the largest batch (sequences) that the search may use; None if the plan gives the batch.
         found: the search's result.
@@ -231,8 +231,8 @@ def _steps_message(best: tuple[Layout, ...], equivalent: int) -> str:
 
 
 def _rejected(space: Space, found: Found) -> list[OtherMesh]:
-    """Return rejected meshes, evenly spread over the space. Each is combined with the other choices of the best
-    layout."""
+    """Return meshes that are not in the result, evenly spread over the space. Batch, pipeline and the like are those of
+    the best layout."""
     taken = {(c.point.sizes, c.point.order) for c in (*found.best, *found.pareto)}
     every = [laid for laid in _some(space) if laid not in taken]
     chosen = every[:: -(-len(every) // MOST_MESHES) or 1]
@@ -241,7 +241,7 @@ def _rejected(space: Space, found: Found) -> list[OtherMesh]:
 
 
 def _some(space: Space) -> list[tuple[tuple[int, ...], int]]:
-    """Return the meshes of the space, as pairs of sizes and order. Of very many, only the first are returned."""
+    """Return the first 20,000 meshes of the space, as (axis sizes, index of the axis order)."""
     return list(islice(space.laid(), 20_000))
 
 
@@ -273,8 +273,8 @@ def _mesh(space: Space, bounds: Bounds, sizes: tuple[int, ...], order: int, foun
 
 
 def _point(space: Space, bounds: Bounds, sizes: tuple[int, ...], order: int, found: Found) -> Point | str:
-    """Return the layout that combines a mesh with the other choices of the best layout, or a message why there is
-    none."""
+    """Return the layout on this mesh whose batch, pipeline and the like are those of the best layout, or a message why
+    there is none."""
     like = found.best[0].point if found.best else None
     variant = like.variant if like else 0
     data_parallel = bounds.data_parallel(variant, sizes)
@@ -339,7 +339,7 @@ def pareto_picture(data: Front, width: float) -> Picture:
 
 
 def _points(data: Front, across: Scale, up: Scale) -> list[Mark]:
-    """Return a point for each layout. Points that overlap share one label with their ranks."""
+    """Return a point for each layout. Points that overlap share one label."""
     marks: list[Mark] = []
     places: dict[tuple[float, float], list[int]] = {}
     for c in {c.text: c for c in (*data.front, *data.best)}.values():
@@ -360,7 +360,7 @@ def _ranks_text(ranks: list[int]) -> str:
 
 
 def steps_picture(data: BestSteps, width: float) -> Picture:
-    """Return stacked bars of the steps of the layouts in `data`, `width` pixels wide."""
+    """Return stacked bars of the step of each layout in `data`, `width` pixels wide."""
     rows = [
         Bar(f"{c.rank}", c.step.values, f"{seconds(c.time_s)}, {gib(c.memory_gib)} GiB", strong=c.rank == 1)
         for c in data.best

@@ -1,5 +1,5 @@
-"""Search: enumerates the values of a plan's free places (`?`, orders of axes), computes lower bounds of each layout,
-and costs layouts as `check` does."""
+"""Search for the fastest layouts: enumerates values for the `?` and open axis orders of a plan, bounds each layout's
+time and memory from below, and costs the promising ones as `check` does."""
 
 from planc.searching.branch_and_bound import search
 from planc.searching.exhaustive import every

@@ -1,19 +1,17 @@
-"""Branch and bound over the layouts of a space: computes lower bounds, costs layouts in the order of their bounds, and
-ranks them.
+"""Branch and bound over layouts: bounds each from below, costs them in the order of their bounds, and ranks them.
 
 A layout is decided when it is costed, when it breaks a rule of the language, or when its bounds on time and memory
 exclude it from the result. The result equals that of costing every layout.
 
-The bounds hold for any correct program. With a target, the remaining layouts are costed with the target's program:
-layouts that the target refuses or whose program does not fit are dropped, and the others are ranked by the program's
-seconds. A program may transfer less than the plan's sentences ask for: torch may keep parameters gathered for a whole
-pipeline step, or reduce gradients once. The bounds for programs therefore count each parameter and gradient once a
-step, and one call per section. If all ranks of a pipeline run one program, the bounds count only the model's layers,
-and use no simulation.
+The bounds hold for any correct program. With a target, layouts are costed with the target's program; those that it does
+not support or that do not fit are dropped. A program may transfer less than the plan's sentences ask for: torch may
+keep parameters gathered for a whole pipeline step, or reduce gradients once. The bounds for programs therefore count
+each parameter and gradient once a step, and one call per section (the layers of a kind, or what is before or after
+them). If all ranks of a pipeline run one program, the bounds count only the layers and use no simulation.
 
-Because a program may be faster than the bounds, a layout is costed even if its time bound exceeds the time of the
-slowest returned layout, up to TARGET_SLACK times that time, or if its memory bound exceeds the memory limit, up to that
-limit divided by TARGET_MEMORY. The search can miss a layout whose program saves more than that.
+Since a program may still be faster or smaller than its bounds, a time bound excludes a layout only above TARGET_SLACK
+times the time of the slowest layout in the result, and a memory bound only above the memory limit divided by
+TARGET_MEMORY. The search can miss a layout whose program saves more than that.
 """
 
 from __future__ import annotations
@@ -87,14 +85,14 @@ def search(
     """Return the `top` fastest layouts that fit, and the Pareto front of time against memory near the fastest layout.
 
     Args:
-        space: the layouts of a plan file. If its batch is free, layouts are compared by the time per sequence.
+        space: the layouts to search. If the batch size is open, they are compared by the time per sequence.
         top: number of layouts returned.
         memory_gib: memory that a device may use (GiB); None: the chip's.
-        on_progress: called repeatedly with the number of layouts costed and the number of open nodes.
+        on_progress: called repeatedly with the number of layouts costed and the number of unexpanded search nodes.
         backend: the backend of a target, whose programs are costed. None: layouts are costed for any correct program.
-        ends: called repeatedly; returns the reason to end the search with the best layouts so far, "" to continue.
+        ends: called repeatedly; "" to continue, or the reason to end the search with the best layouts so far.
 
-    Raises PlanError, with the refusals of a layout, if the target refuses all layouts.
+    Raises PlanError, with the diagnostics of one layout, if the target does not support any layout.
     """
     started = time.perf_counter()
     run = _Run(space, top, memory_gib, on_progress, backend, ends)
@@ -127,20 +125,20 @@ def _with_intervals(found: Iterable[Candidate], plan: Plan) -> tuple[Candidate, 
 
 
 def equivalent(best: Sequence[Candidate]) -> int:
-    """Return how many of the first five layouts of `best` (fastest first) the prediction cannot distinguish from the
-    first: their times differ from its time by less than the margin of the prediction."""
+    """Return how many of the first five layouts of `best` (fastest first) are as fast as the first within the margin of
+    error of the prediction."""
     most = (1 + order_margin()) * best[0].s_per_sequence if best else 0.0
     return sum(c.s_per_sequence < most for c in best[:COMPARED])
 
 
 def _order(c: Candidate) -> tuple[float, float, str]:
-    """Return the sort key of a layout: time, then memory, then text, so that the order is deterministic. Rounding
-    errors do not count."""
+    """Return the sort key of a layout: time, memory, text, with times and memory rounded to 12 digits so that rounding
+    errors do not decide."""
     return float(f"{c.s_per_sequence:.12g}"), float(f"{c.memory_gib:.12g}"), c.text
 
 
 def _front(candidates: list[Candidate]) -> Iterator[Candidate]:
-    """Yield the Pareto front of time and memory near the fastest layout, fastest first."""
+    """Yield the Pareto front of time and memory, fastest first, up to NEAR times the time of the fastest layout."""
     least = float("inf")
     ranked = sorted(candidates, key=_order)
     for c in ranked:
@@ -157,8 +155,7 @@ Key = tuple[float, float, int]
 class LeafNode(NamedTuple):
     """A layout whose cost is known except for the simulation of its pipeline.
 
-    `simulated_bound` is True if the bound on its time comes from a simulation of a few microbatches, or if no
-    simulation is needed.
+    `simulated_bound` is True if its time bound already comes from a simulation of a few microbatches, or needs none.
     """
 
     point: Point
@@ -171,8 +168,6 @@ Node = LayoutFamily | LayoutShape | LeafNode
 
 
 class _Run:
-    """One search."""
-
     def __init__(
         self,
         space: Space,
@@ -206,7 +201,7 @@ class _Run:
         """Seconds per sequence of the k-th best layout, and the limit above which a node is pruned."""
 
     def go(self) -> None:
-        """Run the best-first search: expand the node with the lowest bound until no open node can be among the best."""
+        """Expand the search node with the lowest bound until no remaining node can be among the best."""
         families = self._families()
         while not self.ended():
             met = 0
@@ -223,7 +218,7 @@ class _Run:
             self._free_memory()
 
     def _expand(self, most: int | None) -> None:
-        """Expand open nodes, the one with the lowest bound first: all of them, or `most` of them."""
+        """Expand at most `most` nodes (None: all), the one with the lowest bound first."""
         taken = 0
         while self.waiting and taken != most and not self.ended():
             (bound_s, bound_gib, _), node = heappop(self.waiting)
@@ -239,13 +234,14 @@ class _Run:
         return self.cut_short in ("time", "interrupt")
 
     def _forget_meshes(self) -> None:
-        """Clear the caches of meshes. Most meshes of a large space are invalid, so their number may be very large."""
+        """Clear the caches of meshes, which may be many, since most meshes of a large space are invalid."""
         self.space.forget_meshes()
         self.constraints.cache.clear()
         gc.collect()  # it is paused, and a mesh holds tables that refer to it
 
     def _free_memory(self) -> None:
-        """Clear caches, prune nodes that can no longer be among the best, and drop the worst nodes above a limit."""
+        """Clear caches, drop nodes that can no longer be among the best and, if too many remain, those with the highest
+        bounds."""
         self._forget_meshes()
         self.bounds.cache.clear()
         if len(self.waiting) > MOST_WAITING:
@@ -256,8 +252,7 @@ class _Run:
         heapify(self.waiting)
 
     def probe(self) -> None:
-        """Lower sample layouts of the whole space for the target. Raises PlanError if the target refuses all of
-        them."""
+        """Compile a sample of layouts for the target. Raises PlanError if it supports none of them."""
         if self.backend is None:
             return
         refusals = None
@@ -273,8 +268,8 @@ class _Run:
             raise refusals
 
     def _probes(self) -> Iterator[Point]:
-        """Yield at most PROBES valid layouts: meshes from the whole space, the simplest first, with varying variants,
-        batches and pipelines."""
+        """Yield at most PROBES valid layouts from the whole space: meshes with few axes in use first, with varying
+        other choices."""
         space, bounds = self.space, self.bounds
         met = itertools.takewhile(lambda _: not self.ended(), space.laid())
         some = itertools.islice(met, PROBED if self.large else None)
@@ -296,8 +291,8 @@ class _Run:
     def nearest_miss(self) -> Candidate | None:
         """Return the valid layout that needs the least memory; None if no layout is valid.
 
-        Nodes are expanded in the order of their memory bounds until no node can need less than the best layout. With a
-        target, the first NEAREST_MISSES layouts are costed.
+        Layouts are costed in the order of their memory bounds until no bound is below the best. With a target, only the
+        first NEAREST_MISSES are costed.
         """
         best: Candidate | None = None
         costed = 0
@@ -343,8 +338,8 @@ class _Run:
             self.on_progress(self.costed, waiting)
 
     def _open(self, bound_s: float, bound_gib: float) -> bool:
-        """Return False if the bounds exclude the node: it needs more than the memory limit, is slower than the k-th
-        best layout, or is dominated by other layouts."""
+        """Return False if the node's bounds exclude it: it exceeds the memory limit, is too slow for the result, or is
+        dominated by other layouts."""
         in_time = bound_s <= self._limit_s * self.slack
         return bound_gib <= self.open_gib and in_time and not self._beaten(bound_s, bound_gib)
 
@@ -354,7 +349,7 @@ class _Run:
             heappush(self.waiting, ((bound_s, bound_gib, self.met), node))
 
     def _take(self, node: Node, bound_s: float, bound_gib: float) -> None:
-        """Expand a node into its children, the one with the lowest bound first. A node without children is costed."""
+        """Add the children of a node to the open nodes; cost a node without children."""
         if isinstance(node, LayoutFamily):
             for shape in self.bounds.shapes(node, self.open_gib):
                 self._wait(self.bounds.critical_path_s(shape) / node.sequences, shape.first_bytes / GIB, shape)
@@ -385,7 +380,7 @@ class _Run:
             self._limit_s = max(self._last_s, NEAR * self.best[0].s_per_sequence)
 
     def _families(self, *, count: bool = True) -> Iterator[LayoutFamily]:
-        """Yield every family of layouts that has a valid mesh. With `count`, the layouts of the space are counted as
+        """Yield the layouts of every valid mesh, in families. With `count`, count the layouts of all meshes as
         decided."""
         for number, (sizes, order) in enumerate(self.space.laid()):
             if self.ended():
@@ -401,8 +396,8 @@ class _Run:
                 yield from self.bounds.families(sizes, order)
 
     def _note_refusals(self, sizes: tuple[int, ...], broken: Diagnostic | None) -> None:
-        """Count the refused layouts of the mesh with these `sizes`: all of them if the mesh breaks a rule (`broken`),
-        else those for which no microbatch divides the batch."""
+        """Count the layouts on this mesh that are invalid: all of them if the mesh breaks a rule (`broken`), else those
+        whose batch cannot be divided into microbatches."""
         if broken is not None:
             self._refuse(broken, self.bounds.count(sizes))
             return
@@ -413,8 +408,7 @@ class _Run:
                 self._refuse(self.space.refusal("E0205", message), len(variants))
 
     def _refuse(self, found: Diagnostic, layouts: int) -> None:
-        """Count `layouts` that are refused for one reason. Messages that differ only in their numbers count as one
-        reason."""
+        """Count `layouts` as invalid for the reason `found`. Messages that differ only in numbers are one reason."""
         why = found.code, re.sub(r"[\d,.]+", "#", found.message)
         known = self.refusals.get(why)
         before = known.layouts if known else 0
@@ -422,13 +416,13 @@ class _Run:
         self.refusals[why] = Refused(code=found.code, message=first, layouts=before + max(layouts, 1))
 
     def _beaten(self, bound_s: float, bound_gib: float) -> bool:
-        """True if the node is dominated: enough layouts are faster, and one of them also needs less memory."""
+        """True if the node is dominated: enough costed layouts are faster, and one of them also needs less memory."""
         if bound_s <= self._last_s * self.slack:
             return False
         return any(s <= bound_s and gib <= bound_gib for s, gib in self._fitting_bounds)
 
     def _cost(self, close: LeafNode) -> Candidate | None:
-        """Return the layout with its cost, computed as by `planc cost`; None if it breaks a rule or does not fit."""
+        """Return the layout as costed by `planc cost`; None if it breaks a rule or does not fit."""
         point, layout = close.point, close.layout
         if (broken := self.constraints.broken_at(point)) is not None:
             self._refuse(broken, 1)
@@ -437,7 +431,7 @@ class _Run:
         return candidate if candidate is not None and candidate.memory_gib <= self.room_gib else None
 
     def _costed(self, point: Point, layout: LayoutCost, room_gib: float = float("inf")) -> Candidate | None:
-        """Return the layout with its step and memory; None if the target refuses it, or if its tensors need more than
+        """Return the layout with its step and memory; None if the target does not support it, or its tensors exceed
         `room_gib`."""
         self.costed += 1
         if self.backend is None:

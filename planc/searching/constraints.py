@@ -1,5 +1,4 @@
-"""Validity of the layouts of a space: the rules of the language, with results cached for each mesh and for each
-batch."""
+"""Tests layouts of a search space against the rules of the language, with cached results."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ class Constraints:
         self.cache = Cache()
 
     def broken(self, sizes: tuple[int, ...], order: int) -> Diagnostic | None:
-        """Return the diagnostic of the rule that the mesh with these `sizes` and this `order` breaks with any batch and
-        schedule; None if it breaks none."""
+        """Return the diagnostic of a rule that all layouts on this mesh break; None if there is no such rule. `sizes`
+        are the axis sizes, `order` is the index of the axis order."""
         space, data, ranks = self.space, self.bounds.data_parallel(0, sizes), self.bounds.ranks(sizes)
         pipelines = space.pipelines(ranks)
         if not pipelines:
@@ -27,7 +26,7 @@ class Constraints:
         return self._mesh(Point(0, sizes, data, 1, pipelines[0], order))
 
     def broken_at(self, point: Point) -> Diagnostic | None:
-        """Return the diagnostic of the rule that `point` breaks; None if it breaks none."""
+        """Return the diagnostic of a rule that the layout `point` breaks; None if it breaks none."""
         return self._mesh(point) or self._batch(point)
 
     @cached_on(lambda constraints, point: (constraints.cache, (point.variant, point.sizes, point.order)))

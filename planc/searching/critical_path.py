@@ -1,4 +1,4 @@
-"""Values that layouts with the same pipeline share: rank classes, critical paths, microbatches in flight."""
+"""Values that all layouts with the same pipeline share: critical paths, microbatches in flight."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from planc.sharding.stage_assignment import Division, division_of, sections_of
 
 @dataclass(frozen=True, slots=True)
 class RankClass:
-    """Pipeline ranks that hold the same sections."""
+    """Pipeline ranks with the same sections: layers of each kind, and what is before or after them."""
 
     on: dict[Section, int]
     """Copies of each section on one of the ranks."""
@@ -58,11 +58,9 @@ class PipelinePaths:
         )
 
     def compute_times(self, seconds: MicrobatchSeconds, within: Collection[Section] | None = None) -> StageTimes:
-        """Return the seconds of one microbatch on each kind of stage, from the seconds of each section of the model
-        (`seconds`).
+        """Return the compute seconds of one microbatch on each kind of stage, without transfers of state and sends.
 
-        `within` restricts the sum to some sections; None: all. Transfers of state and sends between stages are not
-        included.
+        `seconds` has the seconds of each section of the model. `within` restricts the sum to some sections; None: all.
         """
         forward_s, backward_s, sections = seconds.forward_s, seconds.backward_s, seconds.sections
         kinds = [on for _, on in self.division.kinds]
@@ -75,7 +73,7 @@ class PipelinePaths:
         )
 
     def _sections_of_stages(self, stages: Mapping[int, int]) -> dict[Section, int]:
-        """Return the copies of each section in these virtual stages, each stage multiplied by its count."""
+        """Return the number of layers of each section in `stages`, which maps a virtual stage to a multiplier."""
         total: dict[Section, int] = {}
         for v, times in stages.items():
             for s, n in self.stages[v].items():
@@ -86,10 +84,10 @@ class PipelinePaths:
         return [self.held_of_class(microbatches, number) for number in range(len(self.classes))]
 
     def held_of_class(self, microbatches: int, number: int) -> dict[Section, int]:
-        """Return a lower bound on the saved activations at the memory peak of the first rank of class `number`, in a
-        step of `microbatches` microbatches.
+        """Return a lower bound on the activations that the first rank of class `number` holds at its memory peak, in a
+        step of `microbatches`.
 
-        The result is the number of copies of each section (for one microbatch) whose activations are saved.
+        The result maps a section to a number of layers: those whose activations, for one microbatch, are saved.
         """
         if self.split is None:
             return self.classes[number].on
@@ -98,7 +96,8 @@ class PipelinePaths:
 
     @cached_on(lambda paths, fewest, period, number, _: (paths.cache, (fewest, period, number)))
     def _sections_in_flight(self, fewest: int, period: int, number: int, microbatches: int) -> dict[Section, int]:
-        """Compute the result of `held_of_class`, which depends on at most two periods of microbatches."""
+        """Return the result of `held_of_class` for a pipeline. It is cached by `fewest`, at most two periods of
+        microbatches."""
         assert self.split is not None
         return self._sections_of_stages(
             in_flight_lower_bound(self.split, self.ranks, microbatches, self.classes[number].first)
@@ -106,11 +105,10 @@ class PipelinePaths:
 
 
 def last_rank_layers(split: Split | None, ranks: int) -> tuple[int, int]:
-    """Return two numbers of layers: those before the first stage of the last of `ranks` ranks, and those on the last
-    rank.
+    """Return the number of layers before the last rank's first stage, and the number of layers on the last rank.
 
-    Both are 0 if microbatches do not all start on the first rank (dualpipe, schedules from a file), or without a
-    pipeline (`split` is None).
+    Both are 0 without a pipeline (`split` is None), or if microbatches do not all start on the first of the `ranks`
+    (dualpipe, schedules from a file).
     """
     if split is None or split.order or microbatch_copies(split) > 1:
         return 0, 0

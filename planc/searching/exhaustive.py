@@ -11,10 +11,10 @@ from planc.searching.space import Point, Space
 
 
 def every(space: Space, most: int | None = None) -> Iterator[tuple[Point, Step, float]]:
-    """Yield each valid layout of `space` with its step and its peak memory (GiB). Layouts that do not fit are included.
+    """Yield each valid layout of `space` with its step and its peak memory (GiB), including layouts that do not fit.
 
-    `most` limits the number of layouts, which are then spread evenly over the space. Layouts with the same pipeline and
-    number of microbatches follow each other.
+    `most` limits the number of layouts, which are then spread evenly over the space. The result is sorted by pipeline
+    and number of microbatches.
     """
     bounds = Bounds(space)
     constraints = Constraints(space, bounds)

@@ -1,4 +1,4 @@
-"""Explains why a layout is faster than the next one: the parts of the step that differ most."""
+"""Explains why a layout is faster than the next one, by the parts of the step that differ most."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMED = 3
 
 
 def reasons(best: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Return the candidates in `best`, fastest first, each with the reason why it is faster than the next."""
+    """Return the layouts in `best`, fastest first, each with the reason why it is faster than the next."""
     explained = [replace(c, why=_comparison(c, other)) for c, other in itertools.pairwise(best)]
     return (*explained, *best[-1:])
 
@@ -38,7 +38,6 @@ def _comparison(one: Candidate, other: Candidate) -> str:
 
 
 def _s_per_sequence(c: Candidate, part: str) -> float:
-    """Return the seconds per sequence of one part of the step."""
     seconds: float = getattr(c.step, part)
     return seconds / c.point.sequences
 

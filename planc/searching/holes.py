@@ -1,4 +1,4 @@
-"""Finds the free places of a plan file (`?`, orders of axes), and fills values in."""
+"""Finds what a plan file leaves to the search (`?`, and axes in any order), and fills values in."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Kind = Literal["order", "size", "sequences", "microbatch", "layout", "schedule",
 
 @dataclass(frozen=True)
 class Free:
-    """A free place of a plan file: a `?`, or axes separated by commas, whose order is free. `kind` is the kind of value
-    that is missing, `axes` the axes concerned, and `span` the place in the file."""
+    """A `?` in a plan file, or axes separated by commas, whose order is left to the search. `kind` is the kind of the
+    missing value, `axes` are the mesh axes concerned, and `span` is the location in the file."""
 
     kind: Kind
     axes: tuple[str, ...]
@@ -26,7 +26,7 @@ class Free:
 
 
 def free_in(file: Tree) -> tuple[Free, ...]:
-    """Return every free place in the sentences of the plan file `file` itself, in order. Imported files have none."""
+    """Return every `?` and open axis order in the sentences of `file`, in order. Imported files may have none."""
     return tuple(free for sentence in file.sentences for free in _in_sentence(sentence))
 
 
@@ -50,10 +50,10 @@ def _in_sentence(sentence: Sentence) -> Iterator[Free]:
 
 
 def written_sizes(file: Tree, given: Mapping[str, int]) -> dict[str, int | None]:
-    """Return the number of devices on each axis of the mesh and of its views in `file`; None for an axis whose size is
-    free or invalid.
+    """Return the number of devices along each axis of the mesh and its views in `file`; None for `?` or an invalid
+    size.
 
-    `given` has values that replace the values of the file's `let` sentences, by name.
+    `given` has values that replace those of `let` sentences, by name.
     """
     draft = Draft(given=dict(given))
     for sentence in file.sentences:
@@ -67,8 +67,8 @@ def written_sizes(file: Tree, given: Mapping[str, int]) -> dict[str, int | None]
 
 
 def sizes_inside_views(file: Tree) -> tuple[Span, ...]:
-    """Return the places in `file` of sizes that depend on each other because a view has a free size, or an axis that it
-    factorizes has: the sizes of the view's axes and of the axes that it factorizes."""
+    """Return the locations in `file` of axis sizes that depend on each other: those of a view and of the mesh axes that
+    it factorizes, if any of them is `?`."""
     views = [s for s in file.sentences if s.verb == "view"]
     sizes = {name: size for s in _meshes(file) for name, size in _sized(s.factors())}
     spans: list[Span] = []
@@ -81,7 +81,7 @@ def sizes_inside_views(file: Tree) -> tuple[Span, ...]:
 
 
 def covered_by_views(file: Tree) -> tuple[tuple[str, ...], ...]:
-    """Return for each view of `file` the mesh axes that it factorizes."""
+    """Return the mesh axes that each view of `file` factorizes into other axes."""
     return tuple(tuple(word.text for word in s.names(0)) for s in file.sentences if s.verb == "view")
 
 
@@ -90,7 +90,6 @@ def _meshes(file: Tree) -> list[Sentence]:
 
 
 def _sized(factors: list[Node]) -> list[tuple[str, Node | Word]]:
-    """Return the name and the size of each axis."""
     return [(f.words()[0].text, f.parts[1]) for f in factors]
 
 
@@ -100,7 +99,7 @@ def _hole_at(part: Node | Word, kind: Kind, axes: tuple[str, ...] = ()) -> Itera
 
 
 def filled(text: str, values: Mapping[Span, str]) -> str:
-    """Return `text` with the text at each place of `values` replaced by its value. The places must not overlap."""
+    """Return `text` with the text at each location in `values` replaced. Locations must not overlap."""
     lines = text.split("\n")
     for span in sorted(values, reverse=True):
         head, tail = lines[span.line - 1][: span.column - 1], lines[span.end_line - 1][span.end_column - 1 :]
@@ -116,7 +115,7 @@ def ordered(text: str, names: Sequence[str]) -> str:
 
 
 def _texts_in(file: Tree, factors: list[Node], names: Sequence[str]) -> Iterator[str]:
-    """Yield the text of each axis with its size, as written in `file`, in the order of `names`."""
+    """Yield "NAME SIZE" of each axis, as written in `file`, in the order of `names`."""
     for factor in sorted(factors, key=lambda f: names.index(f.words()[0].text)):
         at = factor.span
         lines = [*file.source.lines[at.line - 1 : at.end_line]]

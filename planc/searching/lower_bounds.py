@@ -6,10 +6,10 @@ Layouts are bounded at three levels of detail. A finer bound is never below a co
              of the pipeline up to the last rank
     shape    also fixes the pipeline: the critical paths through its ranks, with compute and exposed transfers of
              activations, and the activations that the first rank saves
-    point    also fixes where state is stored: the full cost but for the pipeline's bubbles, and the memory but for the
-             microbatches whose number in flight depends on them
+    point    also fixes where state is stored: the full cost without the pipeline's bubbles, and the full memory
+             with a lower bound on the microbatches in flight
 
-The bounds are computed from the values of one copy of a section, which many layouts share.
+The bounds are sums over sections (layers of a kind, and what is before or after them), whose values many layouts share.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ SHAVED = 1 - 1e-12
 
 @dataclass(frozen=True, slots=True)
 class LowerBound:
-    """Lower bounds on the seconds of a step and on peak memory (GiB)."""
+    """A layout takes at least `time_s` seconds per step and `memory_gib` GiB at its peak."""
 
     time_s: float
     memory_gib: float
 
 
 class LayoutFamily(NamedTuple):
-    """Layouts with the same mesh, recompute and batch. Their variants differ only in where state is stored."""
+    """Layouts with the same mesh, recompute and batch. They differ in their pipeline and in where state is stored."""
 
     variants: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -88,13 +88,13 @@ class LayoutFamily(NamedTuple):
         return Point(self.variants[0], self.sizes, self.sequences, self.microbatch, None, self.order)
 
     def holds(self, point: Point) -> bool:
-        """True if the family contains `point`, which must have the same mesh."""
+        """True if the layout `point`, which must be on the family's mesh, belongs to the family."""
         own = self.sequences, self.microbatch, self.order
         return point.variant in self.variants and (point.sequences, point.microbatch, point.order) == own
 
 
 class LayoutShape(NamedTuple):
-    """A family with a pipeline, and the values that all of its layouts have in common."""
+    """Layouts with the same mesh, recompute, batch and pipeline, and the values that they share."""
 
     family: LayoutFamily
     pipeline: Pipeline | None
@@ -140,7 +140,7 @@ class Bounds:
         self._data: Computed[int, tuple[str, ...]] = Computed(self._data_axes)
 
     def sharded(self, point: Point) -> Sharded:
-        """Return the sharded plan of `point`. Plans with the same sentences and the same axes in use share one
+        """Return the sharded plan of the layout `point`. Layouts that differ only in axis sizes share one
         propagation."""
         plan = self.space.plan_of(point)
         return self._propagated(point, plan).resized(plan)
@@ -168,7 +168,8 @@ class Bounds:
         return batches * len(self.space.pipelines(self.ranks(sizes)))
 
     def families(self, sizes: tuple[int, ...], order: int) -> Iterator[LayoutFamily]:
-        """Yield the layouts on the mesh with these `sizes` and this `order`, grouped by recompute and batch."""
+        """Yield the layouts on the mesh with these axis `sizes`, grouped by recompute and batch. `order` is the index
+        of the axis order."""
         ranks, known = self.ranks(sizes), {}
         for variants in self.variant_groups:
             axes = self._data[variants[0]]
@@ -181,8 +182,8 @@ class Bounds:
                 yield LayoutFamily(variants, sizes, sequences, microbatch, ranks, times, what, order, strides)
 
     def of_family(self, family: LayoutFamily) -> float:
-        """Return a lower bound on the step time (s) of a `family`. It is the larger of two bounds: the mean over the
-        ranks, and the time of the last rank plus the pipeline's warm-up."""
+        """Return a lower bound on the step time (s) of a `family`: the mean over the ranks or, if it is larger, the
+        time of the last rank after the pipeline's warm-up."""
         ranks, times = family.ranks, family.microbatches
         pipelines = self.space.pipelines(ranks)
         # Parameters that stay gathered are made narrow the fewest times.
@@ -192,15 +193,15 @@ class Bounds:
         return max(times * copies.all_layers_s / ranks, last) * SHAVED
 
     def _end_layers(self, ranks: int) -> set[tuple[int, int]]:
-        """Return for each pipeline with `ranks` ranks the layers before the last rank's first stage, and the layers on
-        the last rank."""
+        """Return (layers before the last rank's first stage, layers on the last rank) for each pipeline of `ranks`
+        ranks."""
         return {last_rank_layers(p.split if p else None, ranks) for p in self.space.pipelines(ranks)}
 
     # Shapes.
 
     def shapes(self, family: LayoutFamily, room_gib: float = float("inf")) -> Iterator[LayoutShape]:
-        """Yield the `family` with each pipeline that accepts its number of microbatches and in which the activations
-        that the first rank saves fit into `room_gib`."""
+        """Yield the `family` with each pipeline that can run its number of microbatches, if the activations that the
+        first rank saves fit into `room_gib`."""
         saved, room = self._saved_of(family), room_gib * GIB
         for pipeline, paths, held in self._paths_of(family):
             first_bytes = _bytes(saved, held) * SHAVED
@@ -209,8 +210,8 @@ class Bounds:
 
     @cached_on(lambda b, family: (b.cache, (family.ranks, family.microbatches)))
     def _paths_of(self, family: LayoutFamily) -> list[tuple[Pipeline | None, PipelinePaths, Sections]]:
-        """Return the pipelines that accept the family's number of microbatches, each with a lower bound on the sections
-        whose activations the first rank saves."""
+        """Return the pipelines that can run the family's number of microbatches, each with a lower bound on the
+        activations that its first rank saves, as a number of layers of each kind."""
         ranks, microbatches, found = family.ranks, family.microbatches, []
         for pipeline in self.space.pipelines(ranks):
             if pipeline is None or self.space.fits_schedule(pipeline, ranks, microbatches):
@@ -219,16 +220,16 @@ class Bounds:
         return found
 
     def unfit(self, family: LayoutFamily) -> int:
-        """Return the number of pipelines whose schedules do not accept the number of microbatches of the `family`."""
+        """Return the number of pipelines that cannot run the number of microbatches of the `family`."""
         return len(self.space.pipelines(family.ranks)) - len(self._paths_of(family))
 
     def _saved_bytes(self, shape: LayoutShape) -> list[float]:
-        """Return for each class of ranks a lower bound on the bytes of the microbatches in flight on its first rank."""
+        """Return for each class of equal ranks a lower bound on the bytes of saved activations."""
         return [_bytes(shape.saved, held) for held in shape.paths.held[shape.family.microbatches]]
 
     def critical_path_s(self, shape: LayoutShape) -> float:
-        """Return a lower bound on the step time (s) of a `shape`: the critical path of the pipeline, without transfers
-        of state. In lockstep, only the model's layers are counted."""
+        """Return a lower bound on the step time (s) of a `shape`: the critical path of its pipeline, without transfers
+        of state. In lockstep, only the layers are counted."""
         within = self.space.plan.model.blocks if self.in_lockstep(shape) else None
         times = shape.paths.compute_times(self.microbatch_seconds(shape.family, shape.pipeline), within)
         return shape.paths.critical.lower_bound_s(times, shape.family.microbatches) * SHAVED
@@ -236,8 +237,8 @@ class Bounds:
     # Points.
 
     def points(self, shape: LayoutShape) -> Iterator[tuple[float, Point]]:
-        """Yield the layouts of a `shape`, which differ in where state is stored, each with a lower bound on its peak
-        memory (GiB)."""
+        """Yield (lower bound on the peak memory in GiB, layout) for each layout of a `shape`. They differ in where
+        state is stored."""
         family, saved, chip = shape.family, self._saved_bytes(shape), allocator_of(self.space.plan, self._stack)
         for variant in family.variants:
             point = Point(variant, family.sizes, family.sequences, family.microbatch, shape.pipeline, family.order)
@@ -245,7 +246,7 @@ class Bounds:
             yield with_reserve(chip, most) / GIB * SHAVED, point
 
     def _state_bytes(self, point: Point, shape: LayoutShape) -> list[float]:
-        """Return for each class of ranks the bytes of all tensors other than saved activations."""
+        """Return for each class of equal ranks the bytes of all tensors other than saved activations."""
         stored, replayed = self._resting_bytes(point, shape), self._replayed_bytes(shape)
         in_loss = self._stack.policy.gathered_in_loss
         return [
@@ -254,7 +255,7 @@ class Bounds:
         ]
 
     def layout(self, point: Point, shape: LayoutShape) -> LayoutCost:
-        """Return the cost of the layout `point` of a `shape`. All layouts of the shape share one plan, since they
+        """Return the cost of the layout `point` of a `shape`. All layouts of the shape share one `Plan`, since they
         differ only in where state is stored."""
         if self._at is None or self._at[0] is not shape:
             plan = self.space.plan_of(point)
@@ -276,8 +277,8 @@ class Bounds:
         return memory(sharded, timeline, None, semantic_collectives(sharded)).per_device_gib.total
 
     def time_s(self, layout: LayoutCost, shape: LayoutShape) -> float:
-        """Return a lower bound on the step time (s) of a `layout` of a `shape` that holds for any order of the
-        pipeline's actions."""
+        """Return a lower bound on the step time (s) of a `layout` of a `shape`, for any order of the pipeline's
+        actions."""
         if self.in_lockstep(shape):
             return self.critical_path_s(shape)
         times = shape.paths.kind_times(layout.work.times)
@@ -285,11 +286,7 @@ class Bounds:
         return self.total_s(layout, makespan_s) * SHAVED
 
     def total_s(self, layout: LayoutCost, makespan_s: float) -> float:
-        """Return a lower bound on the step seconds of a `layout` whose pipeline takes at least `makespan_s`.
-
-        A program may do all transfers of state within its microbatches. Then the rank that computes longest is not
-        always the rank that the others wait for.
-        """
+        """Return a lower bound on the step time (s) of a `layout` whose pipeline takes at least `makespan_s`."""
         work = layout.work
         if self._programs:
             after_s = work.after_s[work.slowest]
@@ -297,7 +294,7 @@ class Bounds:
         return work.total_s(makespan_s)
 
     def in_lockstep(self, shape: LayoutShape) -> bool:
-        """True if all pipeline ranks of a `shape` run one program."""
+        """True if all pipeline ranks of a `shape` run one program (SPMD)."""
         return self._stack.lockstep and shape.pipeline is not None and shape.pipeline.split is not None
 
     def of(self, point: Point) -> LowerBound:
@@ -317,8 +314,8 @@ class Bounds:
     def _axes_of_figures(
         self, variant: int, sizes: tuple[int, ...], order: int
     ) -> tuple[tuple[object, ...], tuple[int, ...]]:
-        """Return the axes on which the values of one copy of a section depend, and their strides: the axes inside a
-        data-parallel rank, or all axes if experts receive tokens from all ranks."""
+        """Return the (name, size) and the strides of the axes on which the values of a section depend: those inside a
+        data-parallel rank, or all if experts receive tokens from all ranks."""
         plan = self.space.plan
         outside = set() if plan.model.top_k else {*self._data[variant]}
         outside |= {plan.split.axis} if plan.split else set()
@@ -330,8 +327,8 @@ class Bounds:
     def microbatch_seconds(self, family: LayoutFamily, pipeline: Pipeline | None) -> MicrobatchSeconds:
         """Return the seconds of one microbatch of a `family` in a `pipeline`.
 
-        They depend neither on where state is stored nor on the schedule, unless weights are cast to a narrower dtype
-        each time they are gathered.
+        They depend on where state is stored and on the schedule only if weights are cast to a narrower dtype after each
+        gather.
         """
         return microbatch_seconds(self._sharded_as(family, pipeline), self._links)
 
@@ -349,8 +346,8 @@ class Bounds:
         return saved_activations(self._sharded_as(family, self.space.pipelines(family.ranks)[0]))
 
     def _sharded_as(self, family: LayoutFamily, pipeline: Pipeline | None) -> Sharded:
-        """Return the sharded plan of the family's first layout with `pipeline`. The seconds of ops and transfers do not
-        depend on recompute, so they are shared."""
+        """Return the sharded plan of the family's first layout with `pipeline`. Families that differ in recompute share
+        its caches."""
         point = replace(family.first, pipeline=pipeline)
         sharded = self.sharded(point)
         first = self._first_of(point, sharded)
@@ -374,7 +371,7 @@ class Bounds:
 
     @cached_on(lambda b, point, shape: (b.cache, (shape.schedule, b._stored_as[point.variant], point.sizes)))
     def _resting_bytes(self, point: Point, shape: LayoutShape) -> list[tuple[float, tuple[float, float]]]:
-        """Return for each class of ranks the bytes of persistent state and of transient state."""
+        """Return for each class of equal ranks the bytes of persistent and of transient state."""
         stored, blocks = self._stored_of(point), self.space.plan.model.blocks
         return [
             (resting_bytes(stored, ranks.on, blocks), passing_on(stored, ranks.on)) for ranks in shape.paths.classes
@@ -382,27 +379,27 @@ class Bounds:
 
     @cached_on(lambda b, shape: (b.cache, (shape.schedule, shape.family.microbatch, shape.family.inside)))
     def _replayed_bytes(self, shape: LayoutShape) -> list[tuple[float, float]]:
-        """Return for each class of ranks the bytes of the workspace in which the backward recomputes."""
+        """Return for each class of equal ranks the bytes of the buffers in which the backward recomputes."""
         return [replay_buffers(shape.saved.replays, ranks.on) for ranks in shape.paths.classes]
 
     def _stored(self, point: Point) -> Hashable:
-        """Return the cache key of the state of a `point`: where state is stored, and True if the schedule keeps
-        parameters gathered."""
+        """Return the cache key of a layout's state: where it is stored, and True if the schedule keeps parameters
+        gathered."""
         return self._stored_as[point.variant], _keeps_gathered(point.pipeline)
 
     def _data_axes(self, variant: int) -> tuple[str, ...]:
-        """Return the axes that shard the batch in a variant."""
         return tuple(sorted(self.space.variants[variant].plan.sharding_axes("batch")))
 
     def data_parallel(self, variant: int, sizes: tuple[int, ...]) -> int:
-        """Return the number of data-parallel ranks of variant `variant` on the mesh with these `sizes`."""
+        """Return the number of data-parallel ranks for the variant with the index `variant` on the mesh with these axis
+        `sizes`."""
         data, n = self._data[variant], 1
         for name, size in zip(self._names, sizes, strict=True):
             n *= size if name in data else 1
         return n
 
     def ranks(self, sizes: tuple[int, ...]) -> int:
-        """Return the number of pipeline ranks on the mesh with these `sizes`."""
+        """Return the number of pipeline ranks on the mesh with these axis `sizes`."""
         split = self.space.plan.split
         return sizes[self._names.index(split.axis)] if split else 1
 
@@ -412,8 +409,7 @@ class Bounds:
 
 
 def _one_batch(plan: Plan) -> bool:
-    """True if all regions of the model shard the batch over the same axes, so that a device has whole sequences of a
-    microbatch."""
+    """True if all parts of the model shard the batch over the same axes, so that a device has whole sequences."""
     regions = [s.region for s in plan.shards if s.dim == "batch"] + [
         r.region for r in plan.replicates if r.dim == "batch"
     ]
@@ -421,12 +417,11 @@ def _one_batch(plan: Plan) -> bool:
 
 
 def _nothing_s(rank: int, compute_s: float, late_s: float) -> float:
-    """Return the exposed seconds of a plan that offloads nothing: 0."""
     return 0.0
 
 
 def _bytes(saved: SavedActivations, on: Sections) -> float:
-    """Return the bytes of activations that the copies `on` of the sections save."""
+    """Return the bytes of saved activations of `on` (the number of layers of each section)."""
     return sum([n * saved.saved[s] for s, n in on.items()])
 
 

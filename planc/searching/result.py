@@ -1,4 +1,4 @@
-"""The result of a search: the layouts that it found (`planc.search/1`)."""
+"""The result of a search (`planc.search/1`): the layouts that it found."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Ends = Literal["", "time", "interrupt", "memory"]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layout of the space that was costed: its file's text, and the step and memory that `planc cost` finds."""
+    """A layout that was costed: its plan file, and the step and memory that `planc cost` predicts for it."""
 
     text: str
     """The plan file with every `?` filled in."""
@@ -42,7 +42,7 @@ class Candidate:
 
     @property
     def s_per_sequence(self) -> float:
-        """The quantity that the search minimizes: seconds of a step per sequence of its batch."""
+        """Seconds of a step per sequence of the batch: the quantity that the search minimizes."""
         return self.time_s / self.point.sequences
 
     def to_json(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Refused:
-    """Layouts that a rule or the target refuses for one reason, of those that were met."""
+    """Layouts that break a rule of the language, or that the target does not support, for one reason."""
 
     code: str
     message: str
@@ -75,7 +75,8 @@ class Refused:
 class Found(Sequence[Candidate], InNotebook):
     """`planc.search/1`: the best layouts, fastest first.
 
-    `decided` counts the layouts of the space, `fully_costed` those of them that were costed.
+    `decided` is the number of layouts that were costed, excluded by a bound or invalid; `fully_costed` of them were
+    costed.
     """
 
     best: tuple[Candidate, ...]
@@ -107,7 +108,7 @@ class Found(Sequence[Candidate], InNotebook):
 
     @property
     def none_fits(self) -> str:
-        """The message for a search in which no layout fits by the prediction."""
+        """The message if no layout is predicted to fit."""
         return "no layout is sure to fit" if self.may_fit else "no layout fits"
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""The search space: all layouts that a plan file with free places (`?`, orders of axes) describes."""
+"""The search space: all layouts that a plan file with `?` or axes in any order describes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MOST_ORDERS = 5_040
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A schedule as written in the plan, and the plan's `split` with this schedule on some number of ranks."""
+    """A schedule as written in the plan, and the `split` of the plan with this schedule."""
 
     text: str
     split: Split | None
@@ -53,8 +53,8 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Variant:
-    """One combination of values for the free layout and recompute places, and the plan with these values in which every
-    free size is 1."""
+    """One choice of values for `use ?` and `recompute ?`, and the plan with this choice and every other `?` set to
+    1."""
 
     plan: Plan
     values: Mapping[Span, str]
@@ -64,7 +64,8 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One layout of the space: an index into `Space.variants`, and the other values."""
+    """One layout of the space: an index into `Space.variants`, and values for everything else that the plan leaves
+    open."""
 
     variant: int
     sizes: tuple[int, ...]
@@ -77,11 +78,11 @@ class Point:
 
 
 class Space:
-    """The layouts of a plan file with at least one free place.
+    """The layouts of a plan file with at least one `?` or open axis order.
 
-    Raises PlanError if the file has errors of its own or no free place. `most_sequences` is required if the number of
-    sequences is free. `on` is the target whose `on TARGET:` sentences apply, "" for none. `unsaved` holds texts that
-    replace files on disk. With `own`, layouts are costed as planc's own programs, and `realise as` is ignored.
+    Raises PlanError if the file has errors or leaves nothing open. `most_sequences` is required if the batch size is
+    open. `on` is the target whose `on TARGET:` sentences apply, "" for none. `unsaved` holds texts that replace files
+    on disk. With `own`, `realise as` is ignored: layouts are costed as programs that planc writes.
     """
 
     target: AnyTarget | None
@@ -127,8 +128,8 @@ class Space:
         return [f for f in self.free if f.kind == kind]
 
     def _lawful_orders(self) -> tuple[tuple[str, ...], ...]:
-        """Return the orders of axes in which the axes that a view factorizes stay adjacent and in the view's order.
-        Raises PlanError if there are too many orders."""
+        """Return the axis orders in which the axes that a view factorizes are adjacent and in the view's order. Raises
+        PlanError if there are too many orders."""
         names, groups = tuple(self._sizes), self._holes_of_kind("order")
         if (count := prod(factorial(len(group.axes)) for group in groups)) > MOST_ORDERS:
             raise PlanError((_too_many_orders(groups[-1], count),))
@@ -142,7 +143,7 @@ class Space:
         return tuple(found) or (names,)
 
     def _variants(self) -> Iterator[Variant]:
-        """Yield the variants: free words have values, and free numbers are 1 until `plan_of` replaces them."""
+        """Yield the plan for each choice of values for `use ?` and `recompute ?`."""
         words = self._of_words()
         choices = prod(len(RECOMPUTED) if f.kind == "recompute" else len(self._choices(f)) for f in words)
         if choices > MOST_VARIANTS:
@@ -166,7 +167,7 @@ class Space:
 
     @cached_property
     def _norms(self) -> str:
-        """Return the names of the norms of a block, as words of a sentence."""
+        """Return the names of the norms of a block, separated by commas."""
         values = {f.span: "none" if f.kind == "recompute" else self._choices(f)[0] for f in self._of_words()}
         model = self._built(values).model
         ops = [op for kind in model.blocks for op in model.ops[kind]]
@@ -176,7 +177,7 @@ class Space:
         return [f for f in self.free if f.kind in ("layout", "recompute")]
 
     def _built(self, values: Mapping[Span, str]) -> Plan:
-        """Return the plan with these values. Free sizes are 1, and so are all sizes that depend on them through a
+        """Return the plan with these values. Every other `?` is 1, and so are sizes that depend on it through a
         view."""
         plain = {f.span: "1f1b" if f.kind == "schedule" else "1" for f in self.free if f.kind != "order"}
         tied = dict.fromkeys(self._inside_views, "1")

@@ -1,7 +1,7 @@
-"""The readers of the verbs, one file each: what a sentence adds to the plan. The files are found by scanning this
-folder.
+"""The readers of sentences, one file per verb, found by scanning this folder.
 
-A verb's module has `VERBS`, `ORDER` (modules with a lower number are read first) and `read(sentence, draft)`.
+Each module has `VERBS`, `ORDER` (modules with a lower number are read first) and `read(sentence, draft)`, which adds a
+sentence to the plan.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Read = Callable[[Sentence, Draft], None]
 
 @cache
 def readers() -> dict[str, tuple[int, Read]]:
-    """Return for each verb its index in the order of reading (the lowest is read first) and the function that reads
-    it."""
+    """Return for each verb an index (verbs with a lower index are read first) and the function that reads its
+    sentences."""
     found: dict[str, tuple[int, Read]] = {}
     for module in _modules():
         for verb in getattr(module, "VERBS", ()):

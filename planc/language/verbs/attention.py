@@ -45,15 +45,14 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def role(sentence: Sentence) -> str:
-    """Return the decision that `sentence`, an `attention.core`, makes. A plan may have one sentence of each role: the
-    method by which attention gets the keys of other ranks (context parallelism), and the kernel."""
+    """Return the decision that `sentence`, an `attention.core`, makes: the context-parallel method, by which a rank
+    gets the keys of other ranks, or the kernel. A plan may have a sentence for each."""
     method = sentence.node.node("method")
     words = method.words() if method else []
     return "how attention meets keys" if words and words[0].text in PASSES_KEYS else "attention"
 
 
 def _together(one: Kernel, other: Kernel) -> Kernel:
-    """Return the two `attention.core` sentences of a plan as one: the method for the keys of other ranks, with the
-    kernel."""
+    """Combine a context-parallel method and a kernel, given in either order."""
     meets, kernel = (one, other) if one.method in PASSES_KEYS else (other, one)
     return replace(meets, block=kernel.block, kernel=NamedKernel(method=kernel.method, cause=kernel.cause))

@@ -1,5 +1,5 @@
-"""`cluster COUNT x NODE [over COUNT leaves]` or `cluster [COUNT x] TORUS(SHAPE)`: machines that a hardware file
-declares."""
+"""`cluster COUNT x NODE [over COUNT leaves]` or `cluster [COUNT x] TORUS(SHAPE)`: the devices that run the plan. NODE
+or TORUS is declared in a hardware file."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ ORDER = 1
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
-    """Add the cluster of `sentence` to `draft`. Its machine is one that a hardware file or a graph of links
-    declares."""
+    """Add the cluster to `draft`. A hardware file declares its node type, torus or graph of links."""
     call = sentence.node.node("call")
     assert call is not None
     first = sentence.node.parts[0]
@@ -91,8 +90,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def _part_of_node(chip: str, used: int | None) -> str:
-    """Return help on how to write `used` chips of the bundled `chip` as a cluster; "" if no bundled node has this
-    chip."""
+    """Return help on how to write `used` chips of this type as a cluster; "" if no bundled node has the chip."""
     for node, whole in library.nodes_of(chip).items():
         if used and (used <= whole or used % whole == 0):
             said = f"{ceil(used / whole)} x {node}" + (f"({used})" if used < whole else "")
@@ -101,8 +99,7 @@ def _part_of_node(chip: str, used: int | None) -> str:
 
 
 def _stray_parts(draft: Draft) -> bool:
-    """Report sentences of a graph (`fabric`, `points`, `wire`) in a file without a `graph` sentence. Return True if
-    there are any."""
+    """Return True (reported) if a file has `fabric`, `points` or `wire` sentences, but no `graph` sentence."""
     files = {s.span.file for s in draft.hardware if s.verb == "graph"}
     stray = [s for s in draft.hardware if s.verb in ("fabric", "points", "wire") and s.span.file not in files]
     for s in stray[:1]:
@@ -111,7 +108,6 @@ def _stray_parts(draft: Draft) -> bool:
 
 
 def _own_graph(sentence: Sentence, graph: Sentence, draft: Draft) -> None:
-    """Add the cluster that a hardware file describes as a graph of links."""
     call = sentence.node.node("call")
     if call is None or sentence.node.parts[0] is not call or call.node("args") or sentence.node.node("spread"):
         name = declared_name(graph)
@@ -143,8 +139,8 @@ def _own_graph(sentence: Sentence, graph: Sentence, draft: Draft) -> None:
 def _spread_over_units(
     sentence: Sentence, levels: tuple[Level, ...], count: int, draft: Draft
 ) -> tuple[Level, ...] | None:
-    """Return the network levels after the clause `over COUNT leaves`. The clause spreads the nodes in equal blocks over
-    units of the innermost level. None (reported) if it has a mistake."""
+    """Return the network levels (tiers, innermost first) after `over COUNT leaves`, which places the nodes in equal
+    groups under this number of leaf switches. None (reported) for a mistake."""
     clause = sentence.node.node("spread")
     if clause is None:
         return levels
@@ -207,8 +203,8 @@ def _machine_parts(machine: Sentence, declared: Declared, draft: Draft) -> tuple
 
 
 def _of_used(machine: Sentence, used: int, levels: tuple[Level, ...], draft: Draft) -> tuple[Level, ...]:
-    """Return the network levels of a node of which only `used` chips are used. The bandwidth out of the node is
-    proportional to the chips in use."""
+    """Return the network levels of a node that uses only `used` of its chips. Its bandwidth to the network shrinks in
+    proportion."""
     whole = draft.integer(machine.node.parts[1]) or used
     share = used / whole
     return tuple(
@@ -222,8 +218,8 @@ def _of_used(machine: Sentence, used: int, levels: tuple[Level, ...], draft: Dra
 
 
 def _shape(machine: Sentence, call: Node, draft: Draft) -> tuple[int, ...] | None:
-    """Return the number of chips of a node (`gb200_nvl72(64)` uses 64 of its chips), or the shape given with a torus.
-    None (reported) for a mistake."""
+    """Return the number of chips per node (64 for `gb200_nvl72(64)`), or the lengths of the torus. None (reported) for
+    a mistake."""
     args = call.node("args")
     if machine.verb == "node":
         whole = draft.integer(machine.node.parts[1])

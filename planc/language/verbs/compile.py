@@ -1,4 +1,4 @@
-"""`compile blocks, loss as inductor`: the regions that the target's own compiler compiles."""
+"""`compile blocks, loss as inductor`: the parts of the model that torch's compiler compiles."""
 
 from __future__ import annotations
 

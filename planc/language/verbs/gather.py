@@ -1,4 +1,5 @@
-"""`gather params per pass | microbatch | step [bucket N layers] [prefetch N layers]`: when params are all-gathered."""
+"""`gather params per pass | microbatch | step [bucket N layers] [prefetch N layers]`: when sharded parameters are
+all-gathered."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def _layers(sentence: Sentence, word: str, draft: Draft) -> int | None:
-    """Return the number of layers after `word` (`bucket` or `prefetch`); 0 if the sentence omits it, None (reported) if
-    it is no number."""
+    """Return the number after `word` (`bucket` or `prefetch`); 0 if it is omitted, None (reported) if it is not
+    valid."""
     said = sentence.node.node(word)
     return draft.integer(said.parts[0]) if said else 0

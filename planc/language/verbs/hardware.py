@@ -1,7 +1,7 @@
-"""The hardware sentences (`chip`, `link`, `node`, `network`, `torus`), read into the parts of a cluster.
+"""Reads the hardware declarations (`chip`, `link`, `node`, `network`, `torus`).
 
-A hardware file is a flat list of declarations. A node or torus names its chip and its link. The network of the same
-file connects the nodes or slices.
+A hardware file is a flat list of declarations. A node or torus names its chip and its link; the file's `network`
+sentence connects several nodes or tori.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ class Declared:
         return next((s for s in self.sentences if s.verb == verb and declared_name(s) == name), None)
 
     def names(self, *verbs: str) -> list[str]:
-        """Return the names that sentences with any of `verbs` declare, in order."""
+        """Return the names that sentences with any of `verbs` declare, in the order of the file."""
         return [declared_name(s) for s in self.sentences if s.verb in verbs]
 
     def used_by(self, machine: Sentence) -> list[Sentence]:
-        """Return the declarations that `machine`, a node or torus, needs: its chip, its link, the network, and their
-        tables of measured rates."""
+        """Return the declarations that the node or torus `machine` needs: its chip, its link, itself, the network, and
+        their tables of measured rates."""
         chip, link = (word.text for word in machine.node.words("NAME")[-2:])
         network = next((s for s in self.sentences if s.verb == "network"), None)
         parts = [self.find("chip", chip), self.find("link", link), machine, network]
@@ -102,16 +102,16 @@ class Declared:
 
 
 def declared_name(sentence: Sentence) -> str:
-    """Return the name that `sentence` declares; `sentence` is a hardware declaration."""
+    """Return the name that `sentence`, a hardware declaration, declares."""
     call = sentence.node.node("call") if sentence.verb != "fabric" else None
     return (call or sentence.node).words()[0].text
 
 
 def arguments(args: Node | None, fields: dict[str, tuple[str, float | None]], draft: Draft) -> dict[str, float]:
-    """Return the numbers in the brackets of a declaration by name, each in SI units or bytes.
+    """Return the numbers in the brackets of a declaration, by field name, in SI units or bytes.
 
-    `fields` maps the name of each field to (quantity, default). A field that is omitted has its default; without a
-    default it is left out.
+    `fields` maps the name of each legal field to (quantity, default). An omitted field has its default, or is left out
+    if its default is None.
     """
     values: dict[str, float] = {}
     for arg in args.nodes("named") if args else ():
@@ -137,7 +137,8 @@ COUNTED = {"matmul_depth": field_types.DEPTH, "failures": field_types.YEARLY}
 
 
 def range_of(name: str, kind: str) -> Within:
-    """Return the legal range of a hardware field, in SI units; `kind` is the quantity that it measures.
+    """Return the legal range (SI units) of the hardware field `name`. `kind` is its quantity, such as "share" (a
+    fraction).
 
     >>> range_of("memory_efficiency", "share").holds(0.0), range_of("contention", "share").holds(0.0)
     (False, True)
@@ -154,10 +155,9 @@ def range_of(name: str, kind: str) -> Within:
 
 
 def is_physical(name: str, kind: str, number: float, value: Node | Word, draft: Draft) -> bool:
-    """True if `number` is possible for the hardware field `name`: not 0 if planc divides by it, at most 1 for a share,
-    an integer for a count.
+    """True if `number` (SI units) is legal for the hardware field `name`: a fraction is at most 1, a divisor is not 0.
 
-    `number` is in SI units. An impossible number is reported at `value`, the part of the text that it comes from.
+    `kind` is the field's quantity. An illegal number is reported at `value`, the part of the text with the number.
     """
     legal = range_of(name, kind)
     part = name in WHOLE and number != int(number)
@@ -243,8 +243,8 @@ def read_link(sentence: Sentence, draft: Draft) -> Link | None:
 
 
 def read_levels(sentence: Sentence | None, draft: Draft) -> tuple[Level, ...]:
-    """Return the network levels (tiers: rail, spine) that `sentence`, a `network`, declares, innermost first; () for
-    None."""
+    """Return the network levels (tiers, such as rail and spine) that `sentence`, a `network`, declares, innermost
+    first; () for None."""
     return tuple(
         level
         for node in (sentence.node.nodes("level") if sentence else ())
@@ -283,7 +283,6 @@ class _Transfers(TypedDict):
 
 
 def _transfers(values: dict[str, float]) -> _Transfers:
-    """Return the fields about transfers, from the arguments of a sentence."""
     return _Transfers(
         latency_s=values["latency"],
         efficiency=values["efficiency"],
@@ -295,28 +294,26 @@ def _transfers(values: dict[str, float]) -> _Transfers:
 
 
 def _by_op(values: dict[str, float]) -> dict[str, float]:
-    """Return the efficiency of each collective for which the sentence gives one."""
     return {op: values[f"{op}_efficiency"] for op in OPS if f"{op}_efficiency" in values}
 
 
 def torus_facts(sentence: Sentence, draft: Draft) -> dict[str, float]:
-    """Return the numbers that `sentence`, a `torus`, gives: `host`, the chips per host, and `whole_cubes` (see
-    `wraps`)."""
+    """Return two numbers of a `torus` sentence: `host` (chips per host) and `whole_cubes` (1 if optical switches join
+    whole cubes)."""
     return arguments(sentence.node.node("args"), dict(TORUS), draft)
 
 
 def wraps(shape: tuple[int, ...], multiples: list[int], *, whole_cubes: bool) -> tuple[bool, ...]:
-    """Return for each dim of a torus True if it wraps around.
+    """Return for each dim of a torus True if it wraps around: if its length is divisible by the entry of `multiples`.
 
-    A dim wraps if its length is a multiple of its number in `multiples`. If optical switches join whole cubes
-    (`whole_cubes`), either all dims wrap or none does.
+    With `whole_cubes` (optical switches join whole cubes), either all dims wrap or none does.
     """
     each = tuple(n % m == 0 for n, m in zip(shape, multiples, strict=True))
     return tuple(all(each) for _ in each) if whole_cubes else each
 
 
 def wrap_multiples(sentence: Sentence, draft: Draft) -> list[int]:
-    """Return the numbers of `wrap = [4, 4, 4]`, one per torus dim: a dim wraps if its length is a multiple of its
+    """Return the numbers of `wrap = [4, 4, 4]`, one per torus dim. A dim wraps around if its length is divisible by its
     number."""
     args = sentence.node.node("args")
     for arg in args.nodes("named") if args else ():

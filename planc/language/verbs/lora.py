@@ -1,4 +1,5 @@
-"""`lora rank R [alpha A] on PART, ...`: low-rank updates of matrices of the blocks, whose own weights are frozen."""
+"""`lora rank R [alpha A] on PART, ...`: trains low-rank updates of the blocks' matrices, which are frozen
+themselves."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def _matmuls(words: list[Word], draft: Draft, model: Model) -> tuple[str, ...] | None:
-    """Return the names of the blocks' matmuls that `words` refer to, in block order. A word is the name of an op, or a
-    dim of the weight of the matmul."""
+    """Return the names of the blocks' matmuls that `words` mean, in block order. A word is an op name or a dim of the
+    weight."""
     matmuls = [op for op in model.block_ops if op.kind == "matmul"]
     dims = dict.fromkeys(d for op in matmuls for p in op.params for d in model.param[p].dims if d != "embed")
     alone = [w for w in words if w.text not in dims or any(op.name.startswith(f"{w.text}.") for op in matmuls)]
@@ -46,8 +47,8 @@ def _matmuls(words: list[Word], draft: Draft, model: Model) -> tuple[str, ...] |
 def _takes_updates(
     sentence: Sentence, place: Word | Node, rank: int, ops: tuple[str, ...], draft: Draft, model: Model
 ) -> bool:
-    """True if every matrix can have an update of this rank: the rank must be smaller than the matrix. The first matrix
-    that cannot have one is reported."""
+    """True if each of the matmuls `ops` can have an update of this rank: its weight must be a dense matrix with both
+    sides longer than the rank. Otherwise the first that cannot is reported."""
     for op in (op for op in model.block_ops if op.name in ops):
         shape = model.shape(model.param[op.params[0]])
         if len(shape) != 2 or op.region == EXPERTS or op.params[0] != f"{op.module}.weight":

@@ -1,7 +1,6 @@
-"""`measured OP [over MEMBERS] of NAME [in DTYPE] (SIZE at RATE, ...)`: a table of measured rates of an op, by size.
+"""`measured OP [over MEMBERS] of NAME [in DTYPE] (SIZE at RATE, ...)`: measured rates of an op, by size.
 
-Rates of matmul, attention, attention_backward and stream belong to a chip, rates of collectives to a link or to a
-network level.
+NAME is a chip for matmul, attention, attention_backward and stream, and a link or network level for a collective.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ ABOVE = 1e-9
 
 
 def with_chip_tables(chip: Chip, declared: Declared, draft: Draft) -> Chip:
-    """Return `chip` with its tables of measured rates in the file `declared`. Mistakes are reported."""
+    """Return `chip` with the measured rates that the hardware file `declared` has for it. Mistakes are reported."""
     return replace(chip, tables=_tables(chip.name, declared, chip, draft))
 
 
@@ -32,15 +31,17 @@ L = TypeVar("L", Link, Level)
 
 
 def with_link_tables(link: L, declared: Declared, draft: Draft) -> L:
-    """Return `link`, a link or network level, with its tables of measured rates in the file `declared`. Mistakes are
+    """Return the link or network level `link` with the measured rates that the file `declared` has for it. Mistakes are
     reported."""
     return replace(link, tables=_tables(link.name, declared, link, draft))
 
 
 def check_owners(declared: Declared, draft: Draft, *, routed: bool = False) -> None:
-    """Report tables of measured rates whose chip, link or level the file `declared` does not have.
+    """Report `measured` sentences about a chip, link or network level that the hardware file `declared` does not
+    declare.
 
-    A graph of links (`routed`) has no tables of collectives, because collectives are routed over its links.
+    If `routed`, the file describes a graph of links; measured collectives are not legal there, because collectives are
+    routed over single links.
     """
     networks = [s for s in declared.sentences if s.verb == "network"]
     levels = [level.words()[0].text for network in networks for level in network.node.nodes("level")]
@@ -57,7 +58,6 @@ def check_owners(declared: Declared, draft: Draft, *, routed: bool = False) -> N
 
 
 def _tables(name: str, declared: Declared, owner: Chip | Link | Level, draft: Draft) -> tuple[OpTable, ...]:
-    """Return the tables of measured rates of `owner`, the chip, link or level called `name`."""
     found: dict[tuple[str, str, int], tuple[OpTable, Sentence]] = {}
     for sentence in declared.sentences:
         if sentence.verb == "measured" and sentence.node.words("NAME")[1].text == name:
@@ -76,7 +76,6 @@ def _tables(name: str, declared: Declared, owner: Chip | Link | Level, draft: Dr
 
 
 def _table(sentence: Sentence, owner: Chip | Link | Level, draft: Draft) -> OpTable | None:
-    """Return the table of measured rates in one sentence; None (reported) if the sentence has a mistake."""
     op: TableOp = next(op for op in SIZES if op == sentence.node.words("NAME")[0].text)
     dtype, members = _dtype(sentence, op, owner, draft), _members(sentence, op, draft)
     if dtype is None or members is None:
@@ -106,8 +105,8 @@ def _table(sentence: Sentence, owner: Chip | Link | Level, draft: Draft) -> OpTa
 def _grid(
     sentence: Sentence, op: TableOp, dtype: str, members: int, points: dict[tuple[int, ...], float], draft: Draft
 ) -> OpTable | None:
-    """Return the table of measured rates at these points. None (reported) unless the points form a full grid: every
-    length along a dimension occurs with every length along the others."""
+    """Return the table of these measured `points`. None (reported) unless they form a grid: all combinations of the
+    lengths of each dimension."""
     lengths = [sorted({*along}) for along in zip(*points, strict=True)]
     if prod(map(len, lengths)) != len(points):
         missing = next(size for size in product(*lengths) if size not in points)
@@ -119,8 +118,7 @@ def _grid(
 
 
 def _dtype(sentence: Sentence, op: TableOp, owner: Chip | Link | Level, draft: Draft) -> str | None:
-    """Return the dtype of a table; "" for an op whose rate does not depend on the dtype, None (reported) for a
-    mistake."""
+    """Return the dtype of a table; "" for an op whose rate does not depend on it, None (reported) for a mistake."""
     words = sentence.node.words("NAME")[2:]
     if op not in BY_DTYPE:
         if words:
@@ -137,8 +135,7 @@ def _dtype(sentence: Sentence, op: TableOp, owner: Chip | Link | Level, draft: D
 
 
 def _members(sentence: Sentence, op: TableOp, draft: Draft) -> int | None:
-    """Return the number of devices in the group of a measured collective; 0 for other ops, None (reported) for a
-    mistake."""
+    """Return the group size of a measured collective; 0 for other ops, None (reported) for a mistake."""
     among = sentence.node.node("among")
     if (among is not None) != (op in COLLECTIVES):
         what = f"{op} is measured over a group" if among is None else f"{op} is of one device"
@@ -148,7 +145,7 @@ def _members(sentence: Sentence, op: TableOp, draft: Draft) -> int | None:
 
 
 def _size(point: Node, op: TableOp, draft: Draft) -> tuple[int, ...] | None:
-    """Return the size at one point of a table: the lengths of a matmul or of attention, or bytes. None (reported) for a
+    """Return the size at one point of a table: the dims of a matmul or of attention, or bytes. None (reported) for a
     mistake."""
     names, first = SIZES[op], point.parts[0]
     if isinstance(first, Word) and first.kind == "SHAPE":
@@ -168,7 +165,7 @@ def _words(names: tuple[str, ...]) -> str:
 
 
 def _scale(op: TableOp, dtype: str, owner: Chip | Link | Level) -> float:
-    """Return the declared rate (FLOP/s or bytes/s) of which a table's shares are fractions."""
+    """Return the data-sheet rate (FLOP/s or bytes/s). A table stores measured rates as fractions of it."""
     if isinstance(owner, Chip):
         whole = owner.flops_per_s[dtype] if op in BY_DTYPE else owner.memory_bandwidth_bytes_per_s
         return whole / owner.devices

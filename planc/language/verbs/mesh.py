@@ -1,5 +1,5 @@
-"""`mesh AXIS SIZE > AXIS SIZE ...`: the device mesh, outermost axis first. A comma instead of `>` leaves the order of
-two axes to the search."""
+"""`mesh AXIS SIZE > AXIS SIZE ...`: the device mesh, outermost axis first. Between two axes, a comma instead of `>`
+leaves their order to `planc search`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def read_factors(sentence: Sentence, draft: Draft) -> dict[str, int] | None:
-    """Return the size (ranks) of each axis, outermost first, from `data 2 > tensor 8`. None (reported) if an axis is
-    repeated or has no size, or if the sentence leaves an order open."""
+    """Return the number of devices along each axis, outermost first, from `data 2 > tensor 8`. None (reported) if an
+    axis is repeated or has no size, or if the order is left open."""
     written = sentence.factors()
     if len(written) > MOST_AXES:
         help = f"at most {MOST_AXES} axes; a mesh needs one for each way to divide the model"
@@ -39,7 +39,7 @@ def read_factors(sentence: Sentence, draft: Draft) -> dict[str, int] | None:
 
 
 def _ordered(group: Node, draft: Draft) -> bool:
-    """Report that commas between the axes of `group` leave their order open. Always returns False."""
+    """Report that commas between the axes leave their order open, and return False."""
     *names, last = [f"`{factor.words()[0].text}`" for factor in group.nodes("factor")]
     help = "`planc search FILE` finds one; or write `>` between the axes, the outermost first"
     draft.report("E0115", group.span, f"the order of {', '.join(names)} and {last} is left open", help=help)

@@ -1,7 +1,7 @@
-"""`model from "config.json"`: a Hugging Face config of a family that planc knows.
+"""`model from "config.json"`: a model from a Hugging Face config of a family that planc knows.
 
-`model from transformers "config.json"` and `model from code "package.module:build"` name a module whose op graph was
-traced from its code and is stored beside the plan. No code runs here: the stored file is read.
+For `model from transformers "config.json"` and `model from code "package.module:build"`, the op graph was traced from
+the model's code earlier and is stored beside the plan. No code runs here: only the stored file is read.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def _has_saved(word: Word, draft: Draft) -> bool:
 
 
 def _read_saved(origin: Word | None, word: Word, sentence: Sentence, draft: Draft) -> None:
-    """Add the stored op graph of a model's code to the draft, if it belongs to this config."""
+    """Add the stored op graph of a model's code to the draft; report a graph that is missing or was traced from another
+    config."""
     source = word.text.strip('"')
     if origin is not None and origin.text not in ORIGINS:
         draft.unknown(origin, ORIGINS, "what a model is read from")
@@ -91,8 +92,6 @@ def _read_saved(origin: Word | None, word: Word, sentence: Sentence, draft: Draf
 
 
 def _suggested_type(config: dict[str, Any]) -> str:
-    """Return help about an unknown `model_type`. The configs of some multimodal models contain the config of their
-    language model, which may be known."""
     nested = config.get("text_config")
     kind = nested.get("model_type") if isinstance(nested, dict) else None
     if isinstance(kind, str) and kind in config_types():
@@ -101,8 +100,7 @@ def _suggested_type(config: dict[str, Any]) -> str:
 
 
 def _config(word: Word, draft: Draft) -> dict[str, Any] | None:
-    """Return the JSON object in the file that `word` names, in the plan's folder or below. None (reported) if it cannot
-    be read."""
+    """Return the JSON object in the file that `word` names; None (reported) if it cannot be read."""
     name = word.text.strip('"')
     path = draft.inside(name, word.span)
     if path is None:

@@ -1,4 +1,4 @@
-"""`offload WHAT, ... to host`: optimizer, params or saved activations kept in the host's memory."""
+"""`offload WHAT, ... to host`: keeps optimizer state, parameters or saved activations in the host's memory."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def movable(model: Model) -> dict[str, None]:
-    """Return the names of everything that `offload` can move: kinds of state, and tensors of the blocks of `model`."""
+    """Return the names that `offload` can take: kinds of state, and activations of the blocks of `model`. All values
+    are None."""
     ops = [op for kind in model.blocks for op in model.ops[kind]]
     return dict.fromkeys((*STATE, *(t for op in ops for t in op.saves), *(op.output for op in ops)))

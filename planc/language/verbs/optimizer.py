@@ -1,5 +1,5 @@
 """`optimizer adamw | muon`: the optimizer, which determines the state per parameter. Its hyper-parameters are in the
-preset."""
+preset (the settings of a training run)."""
 
 from __future__ import annotations
 

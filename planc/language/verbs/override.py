@@ -1,5 +1,5 @@
-"""`override GLOB = replicated | DIM over AXES [and ...]`: the layout of the parameters whose names match, instead of
-the layout by `shard` sentences."""
+"""`override GLOB = replicated | DIM over AXES [and ...]`: the layout of parameters whose names match, in place of the
+layout by `shard` sentences."""
 
 from __future__ import annotations
 
@@ -54,9 +54,8 @@ def _matches_something(glob: Word, draft: Draft) -> bool:
 
 
 def _outside_view(sentence: Sentence, glob: Word, layout: dict[str, tuple[str, ...]], draft: Draft) -> bool:
-    """True (reported) if the override shards a parameter over an axis that does not exist in the parameter's region. A
-    view (another factorization of some mesh axes, for the experts) has axes of its own, which replace the axes it
-    factorizes."""
+    """True (reported) if the override uses an axis that does not exist for the parameter. The experts may have a view:
+    another factorization of some mesh axes, whose axes replace them."""
     assert draft.model is not None
     for name in _matching(glob.text, draft.model) if draft.mesh is not None and draft.mesh.views else ():
         assert draft.mesh is not None

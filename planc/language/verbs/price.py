@@ -1,5 +1,4 @@
-"""`price AMOUNT per device hour` (or `chip`, `node`): the price of an hour of the machine, in a plan or a hardware
-file.
+"""`price AMOUNT per device hour` (or `chip`, `node`): the hourly price of each device, in a plan or a hardware file.
 
 The price in the plan takes precedence over the price in the hardware file.
 """
@@ -19,12 +18,12 @@ ORDER = 5
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
-    """Add the price of `sentence` to `draft`; it takes precedence over the hardware file's."""
+    """Add the price to `draft`, where it replaces the price in the hardware file."""
     draft.price = price(sentence, draft) or draft.price
 
 
 def price(sentence: Sentence, draft: Draft) -> Price | None:
-    """Return the price in `sentence`; None (reported in `draft`) if the sentence has a mistake."""
+    """Return the price in `sentence`; None (reported) if the sentence has a mistake."""
     quantity = sentence.node.node("quantity")
     assert isinstance(quantity, Node)
     amount = draft.quantity(quantity, "money")
@@ -44,7 +43,7 @@ def currency(quantity: Node) -> str:
 
 
 def of_hardware(declared: Iterable[Sentence], draft: Draft) -> Price | None:
-    """Return the price among the sentences `declared` in a hardware file; None if there is none, or if it has a
-    mistake, which is reported in `draft`."""
+    """Return the price that a hardware file, with the sentences `declared`, gives; None if there is none or (reported)
+    if it has a mistake."""
     found = next((s for s in declared if s.verb == "price"), None)
     return None if found is None else price(found, draft)

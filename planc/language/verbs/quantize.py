@@ -40,7 +40,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def matmuls_named(words: list[Word], draft: Draft) -> tuple[str, ...] | None:
-    """Return the names of the matmuls of the model that `words` match; None (reported) if a word matches none."""
+    """Return the names or prefixes of the model's matmuls that `words` mean; None (reported) if a word matches none."""
     if draft.model is None:
         return None
     matmuls = [op for ops in draft.model.ops.values() for op in ops if op.kind == "matmul"]
@@ -48,8 +48,8 @@ def matmuls_named(words: list[Word], draft: Draft) -> tuple[str, ...] | None:
 
 
 def read_layers(spared: Node, draft: Draft) -> tuple[tuple[int, int], ...] | None:
-    """Return the ranges (first, one past the last) of `layers 0..2, 31` as numbers of layers; None (reported) if a
-    range is outside the model."""
+    """Return the layer ranges after `except`, each as (first, last + 1): ((0, 3), (31, 32)) for `layers 0..2, 31`. None
+    (reported) if a range is outside the model."""
     ranges = spared.node("ranges")
     if draft.model is None:
         return None

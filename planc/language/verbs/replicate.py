@@ -1,5 +1,5 @@
-"""`replicate DIM, ... over AXIS, ... [in REGION]`: replicates a dim over an axis over which another sentence shards
-it."""
+"""`replicate DIM, ... over AXIS, ... [in REGION]`: exempts a dim from being sharded over these axes, in a region or in
+the whole model."""
 
 from __future__ import annotations
 

@@ -31,12 +31,12 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def has_dim(dim: str, draft: Draft) -> bool:
-    """True if tensors of the plan's model have the dim `dim`. Tensors of every model have a batch and a sequence."""
+    """True if the model has tensors with the dim `dim`. Every model has the dims batch and sequence."""
     return dim in ("batch", "sequence") or (draft.model is not None and dim in draft.model.sizes)
 
 
 def no_such_dim(word: Word, draft: Draft) -> None:
-    """Report E0108: the model has no dim called `word`. Nothing is reported if the model itself could not be read."""
+    """Report E0108: the model has no dim `word`. Nothing is reported if the model itself could not be read."""
     if draft.model is not None:
         draft.unknown(word, ["batch", "sequence", *draft.model.sizes], f"a dim of {draft.model.name}")
 

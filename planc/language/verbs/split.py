@@ -56,8 +56,8 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 class StageCounts(NamedTuple):
-    """The number of virtual stages, the largest number of them on one rank (`chunks`), and the rows of a custom
-    schedule (() for a named schedule)."""
+    """The number of virtual stages of a pipeline, the largest number on one rank (`chunks`), and each rank's actions
+    for a schedule from a file (() for a named schedule)."""
 
     stages: int
     chunks: int
@@ -83,7 +83,6 @@ def _pipeline(method: Node, schedule: Schedule, ranks: int, draft: Draft) -> Sta
 
 
 def _schedule_from_file(method: Node, arg: Node | Word | None, ranks: int, draft: Draft) -> StageCounts | None:
-    """Read the schedule in the file that `arg` names. None (reported) for a mistake."""
     if not isinstance(arg, Word) or arg.kind != "STRING":
         example = 'such as csv("schedule.csv")'
         draft.report("E0108", (arg or method).span, "`csv` takes the name of a file", help=example)
@@ -95,7 +94,6 @@ def _schedule_from_file(method: Node, arg: Node | Word | None, ranks: int, draft
 
 
 def _of_order(order: tuple[str, ...]) -> StageCounts:
-    """Return the stage counts of a custom schedule. `order` has one row of actions per rank."""
     from planc.pipeline import csv_schedule
 
     held = [csv_schedule.stages(order, rank) for rank in range(len(order))]
@@ -103,10 +101,9 @@ def _of_order(order: tuple[str, ...]) -> StageCounts:
 
 
 def even(layers: int, count: int) -> tuple[tuple[int, int], ...]:
-    """Return the layer ranges (first, one past the last) of `count` stages of nearly equal length.
+    """Return the layer range (first, last + 1) of each of `count` stages of nearly equal length.
 
-    If `layers` does not divide evenly, the first stages have one layer more, because the last stage also has the
-    output.
+    If `layers` does not divide evenly, the first stages get one layer more, because the last stage also has the output.
     """
     base, extra = divmod(layers, count)
     sizes = [base + (i < extra) for i in range(count)]
@@ -114,8 +111,8 @@ def even(layers: int, count: int) -> tuple[tuple[int, int], ...]:
 
 
 def _stage_ranges(stages: Node | None, count: int, draft: Draft) -> tuple[tuple[int, int], ...] | None:
-    """Return the layer range of each virtual stage from `[embed + 7, 2 x 9 layers, 7 + head]`. `embed` must be in the
-    first stage and `head` in the last."""
+    """Return the layer range (first, last + 1) of each virtual stage from `[embed + 7, 2 x 9 layers, 7 + head]`.
+    `embed` must be in the first stage and `head` in the last."""
     assert stages is not None and draft.model is not None
     sizes: list[int] = []
     all_stages = [part for part in stages.parts if isinstance(part, Node)]
@@ -150,8 +147,7 @@ def _stage_ranges(stages: Node | None, count: int, draft: Draft) -> tuple[tuple[
 
 
 def _count_and_layers(stage: Node) -> tuple[int, int]:
-    """Return (stages, layers of each): `2 x 9 layers` is two stages of nine layers, `embed + 7` is one stage of
-    seven."""
+    """Return (stages, layers of each): (2, 9) for `2 x 9 layers`, (1, 7) for `embed + 7`."""
     if stage.kind == "same_stages":
         count, layers = (int(w.text) for w in stage.words("INT"))
         return count, layers

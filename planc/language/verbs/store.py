@@ -1,5 +1,5 @@
-"""`store NOUN, ... [as DTYPE] [over AXIS, ... [on DIM]] [for REGION]`: the dtype of state, and the axes that shard
-it."""
+"""`store NOUN, ... [as DTYPE] [over AXIS, ... [on DIM]] [for REGION]`: the dtype of parameters, gradients or optimizer
+state, and the axes that shard them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`target cuda | xla | none`: the backend whose program is costed. The default is the backend of the cluster's chips.
+"""`target cuda | xla | none`: the target whose program is costed; by default the one of the cluster's chips.
 
-The sentence changes nothing in the plan: no layout, mesh or batch depends on the target.
+No layout, mesh or batch depends on this sentence.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ MOST_TOKENS = 10**15
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
-    """Add the number of tokens of `sentence` to `draft`."""
+    """Add the number of training tokens in `sentence` to `draft`."""
     quantity = sentence.node.node("quantity")
     assert isinstance(quantity, Node)
     tokens = draft.quantity(quantity, "tokens")

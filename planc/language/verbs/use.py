@@ -1,6 +1,6 @@
-"""`use LAYOUT over AXES [as METHOD]`: the sentences of a layout, with the layout's axes replaced by the plan's.
+"""`use LAYOUT over AXES [as METHOD]`: includes the sentences of a layout, a file with axis names as parameters.
 
-All `use` sentences are expanded before any sentence is read, so a `use` means exactly the sentences that it expands to.
+All `use` sentences are expanded before any sentence is read.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ SCOPED = {"shard": "in", "replicate": "in", "store": "for"}
 
 
 def expand(sentences: list[Sentence], own: dict[str, Tree], draft: Draft, depth: int = 0) -> list[Sentence]:
-    """Return `sentences` with every `use` replaced by the sentences of its layout. `own` are the imported layouts by
-    name, `depth` the number of layouts around `sentences`."""
+    """Return `sentences` with every `use` replaced by the sentences of its layout. `own` has the imported layouts by
+    name; `depth` counts nested layouts."""
     expanded: list[Sentence] = []
     for sentence in sentences:
         if sentence.verb == "use":
@@ -55,7 +55,7 @@ def _layout(use: Sentence, own: dict[str, Tree], draft: Draft, depth: int) -> li
 
 
 def _too_many(layout: Tree, use: Sentence, draft: Draft) -> bool:
-    """True if layouts expand to more sentences than the limit, so that expansion must stop. This is reported once."""
+    """True if the layouts expand to more sentences than the limit. This is reported once."""
     before, written = draft.written, len(layout.sentences) * max(1, len(use.names(0)))
     draft.written += written
     if before <= MOST_SENTENCES < draft.written:
@@ -70,7 +70,8 @@ def _too_many(layout: Tree, use: Sentence, draft: Draft) -> bool:
 
 
 def _with_scope(sentence: Sentence, use: Sentence) -> Sentence:
-    """Return `sentence` with the scope of `use ... for experts`, if its verb allows a scope and it has none yet."""
+    """Return `sentence` restricted to the region in `use ... for REGION`, unless it already names one or its verb takes
+    none."""
     scope = use.node.node("for")
     if scope is None or sentence.verb not in SCOPED or sentence.node.node("in", "for"):
         return sentence
@@ -81,8 +82,8 @@ def _with_scope(sentence: Sentence, use: Sentence) -> Sentence:
 
 
 def _replacements(layout: Tree, use: Sentence, draft: Draft) -> dict[str, list[Word]] | None:
-    """Return for each axis name of the layout the plan's axes that replace it. A layout with one axis may be used over
-    several axes. None (reported) if the numbers of axes do not match."""
+    """Return the plan's axes that replace each axis name of the layout. The axis of a layout with only one may become
+    several. None (reported) if the numbers of axes do not match."""
     assert layout.header is not None
     formal = [w.text for w in layout.header.names(0)]
     actual = use.names(0)
@@ -99,8 +100,8 @@ def _replacements(layout: Tree, use: Sentence, draft: Draft) -> dict[str, list[W
 
 
 def _method(layout: Tree, use: Sentence, draft: Draft) -> dict[str, list[Word]]:
-    """Return the method that `use ... as METHOD` gives to a layout with a header such as `layout pp over pp as schedule
-    = 1f1b`, by the name `schedule`; without `as`, the default in that header."""
+    """Return the value of the layout's method parameter, by name: {`schedule`: METHOD} if its header is `layout pp over
+    pp as schedule = 1f1b`, which also gives the default."""
     assert layout.header is not None
     words = layout.header.node.words("NAME", "METHOD")
     given = use.node.node("method")

@@ -1,5 +1,5 @@
-"""`view AXIS SIZE > ... of AXES for REGIONS`: another factorization of the mesh axes AXES over the same ranks, for
-regions of the model such as the experts."""
+"""`view AXIS SIZE > ... of AXES for REGIONS`: factorizes the mesh axes AXES (the same ranks) in another way for parts
+of the model, such as the experts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Pipeline schedules, one per file; each file in this folder defines one `SCHEDULE`.
-
-`planc.pipeline` defines the types that they use and simulates them with the seconds of each stage.
-"""
+"""Pipeline schedules, one per file, each a `SCHEDULE`. `planc.pipeline` defines their types and simulates them."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from planc.pipeline.schedule import Schedule
 
 @cache
 def schedules() -> dict[str, Schedule]:
-    """Return every schedule by its name in plans, in the order in which users see them."""
+    """Return every schedule by its name in plans, in the order for lists that users see."""
     found: dict[str, Schedule] = {}
     for info in pkgutil.iter_modules(__path__):
         schedule: Schedule = importlib.import_module(f"{__name__}.{info.name}").SCHEDULE

@@ -1,7 +1,7 @@
-"""DualPipe: microbatches from both ends of the pipeline (DeepSeek-AI 2024, DeepSeek-V3, section 3.2.1).
+"""DualPipe: microbatches enter at both ends of the pipeline (DeepSeek-AI 2024, DeepSeek-V3, section 3.2.1).
 
-Rank r holds stage r for the pipeline that runs down the ranks and stage P - 1 - r for the one that runs up, so two
-ranks hold each parameter. Even microbatches run down, odd ones up.
+Even microbatches run from the first of the P ranks to the last, odd ones from the last to the first. Rank r holds stage
+r for even and stage P - 1 - r for odd microbatches, so two ranks hold each parameter.
 """
 
 from planc.pipeline.actions import Action, Repeat
@@ -10,11 +10,8 @@ from planc.pipeline.schedules.dualpipev import one_direction
 
 
 def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
-    """Return the actions of rank `rank`. They are those of DualPipeV on half the ranks of `shape`, with the
-    microbatches renumbered.
-
-    Chunk 0 of a rank is its stage in the pipeline whose first rank is nearer.
-    """
+    """Return the actions of rank `rank`: those of DualPipeV on half the ranks of `shape`, with other microbatch
+    numbers."""
     ranks = shape.ranks
     outer = min(rank, ranks - 1 - rank)
     stages = (outer, ranks - 1 - outer)
@@ -29,8 +26,7 @@ def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
 
 
 def need(shape: ScheduleShape) -> Need | None:
-    """Return the requirement of equally many microbatches in both directions, at least one per rank in each. None if
-    `shape` meets it."""
+    """Return None if `shape` has an even number of microbatches, at least two per rank, else this requirement."""
     minimum = 2 * shape.ranks
     if shape.microbatches % 2 == 0 and shape.microbatches >= minimum:
         return None

@@ -1,7 +1,7 @@
-"""DualPipeV: DualPipe folded into a V, without the second copy of the parameters.
+"""DualPipeV: DualPipe (DeepSeek-AI 2024, DeepSeek-V3, section 3.2.1) folded into a V.
 
-The two directions of DualPipe (DeepSeek-AI 2024, DeepSeek-V3, section 3.2.1) become the two chunks of a rank. The
-eight steps follow the published implementation (github.com/deepseek-ai/DualPipe, dualpipev.py).
+Each rank holds two stages (chunks), in place of the two directions of DualPipe, and needs no second copy of parameters.
+The eight steps follow the published implementation (github.com/deepseek-ai/DualPipe, dualpipev.py).
 """
 
 from planc.pipeline.actions import Action, Repeat
@@ -9,8 +9,8 @@ from planc.pipeline.schedule import Need, Schedule, ScheduleShape, minimum_micro
 
 
 class _RankList:
-    """Builds the action list of a rank. `stages` are the stages of chunks 0 and 1; each chunk counts its own
-    microbatches. Postponed weight gradients run first in, first out."""
+    """Builds the action list of a rank. `stages` are the stages of chunks 0 and 1; each counts its microbatches.
+    Postponed weight gradients run in the order in which they were postponed."""
 
     def __init__(self, stages: tuple[int, ...]) -> None:
         self.stages = stages
@@ -21,7 +21,6 @@ class _RankList:
         self.postponed: list[Action] = []
 
     def forward(self, chunk: int, *, overlaps_next: bool = False) -> None:
-        """Add the next forward of a chunk."""
         self.pending.append(Action("forward", self.stages[chunk], self.forwards[chunk], overlaps_next))
         self.forwards[chunk] += 1
 
@@ -39,13 +38,12 @@ class _RankList:
             self.pending.append(self.postponed.pop(0))
 
     def overlapped(self, forward: int, backward: int) -> None:
-        """Add a forward of one chunk that overlaps a backward of the other."""
         self.forward(forward, overlaps_next=True)
         self.backward(backward)
 
     def repeat(self, times: int) -> None:
-        """Append the pending actions `times` times. `times` > 1 requires that they contain each kind and chunk at most
-        once and postpone no weight gradient."""
+        """Append the pending actions `times` times. If `times` > 1, each kind and chunk may occur once, and no weight
+        gradient may be postponed."""
         actions, self.pending = tuple(self.pending), []
         for action in actions:
             if action.kind != "backward_weight":
@@ -56,8 +54,8 @@ class _RankList:
 
 
 def one_direction(ranks: int, rank: int, microbatches: int, stages: tuple[int, ...]) -> list[Repeat]:
-    """Return the action list of rank `rank` of `ranks`, which holds the two `stages`. The last rank holds the two
-    stages at the bottom of the V."""
+    """Return the action list of rank `rank` of `ranks` for a V in which it holds these two `stages`, with this number
+    of `microbatches`. The last rank is the bottom of the V."""
     made = _RankList(stages)
     inner = ranks - rank - 1
     _warm_up(made, inner, rank)
@@ -113,14 +111,14 @@ def _cool_down(made: _RankList, inner: int, rank: int) -> None:
 
 
 def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
-    """Return the actions of rank `rank`, which holds the stages `rank` and 2 P - 1 - `rank` of the V (P is the number
-    of ranks)."""
+    """Return the actions of rank `rank`, which holds the stages `rank` and 2 P - 1 - `rank` of the V. P is the number
+    of ranks in `shape`."""
     return one_direction(shape.ranks, rank, shape.microbatches, stages_at("v", shape.ranks, 2, rank))
 
 
 def need(shape: ScheduleShape) -> Need | None:
-    """Return the requirement of two microbatches per rank, which the first rank's warm-up needs; None if `shape` meets
-    it."""
+    """Return None if `shape` has at least two microbatches per rank, which the warm-up of the first rank needs, else
+    this requirement."""
     return minimum_microbatches(2 * shape.ranks, shape)
 
 

@@ -1,12 +1,11 @@
-"""`csv("FILE")`: a schedule that the user wrote. The plan holds its action lists (`planc.pipeline.csv_schedule`)."""
+"""`csv("FILE")`: a schedule that the user wrote. The plan stores its action lists (`planc.pipeline.csv_schedule`)."""
 
 from planc.pipeline.actions import Repeat
 from planc.pipeline.schedule import Schedule, ScheduleShape
 
 
 def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
-    """Raise AssertionError for any `shape` and `rank`: the plan, and not this module, holds the action lists of the
-    file."""
+    """Raise AssertionError for any `shape` and `rank`, because the action lists are stored in the plan."""
     raise AssertionError("the action lists of a csv schedule are in its plan")
 
 

@@ -9,9 +9,10 @@ from planc.pipeline.schedule import Schedule, ScheduleShape, whole_rounds
 
 
 def stream(shape: ScheduleShape, rank: int, kind: Kind, begin: int = 0) -> InstructionStream:
-    """Return the actions of one `kind` of rank `rank` in order, starting at time slot `begin`.
+    """Return the forwards or backwards (`kind`) of rank `rank` in order, starting in time slot `begin`, for `shape`
+    (ranks, chunks, microbatches).
 
-    Rounds contain chunks (backwards start at the last one), chunks contain microbatches.
+    In each round, all its microbatches run on one chunk, then on the next; backwards start with the last chunk.
     """
     chunks = range(shape.chunks) if kind == "forward" else range(shape.chunks - 1, -1, -1)
     one_round = [Repeat(shape.round, (Action(kind, rank + chunk * shape.ranks, 0),)) for chunk in chunks]

@@ -25,7 +25,7 @@ def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
 
 
 def need(shape: ScheduleShape) -> Need | None:
-    """Return the requirement of at least one microbatch per stage, as in torch; None if `shape` meets it."""
+    """Return None if `shape` has at least one microbatch per stage, as torch requires, else this requirement."""
     return minimum_microbatches(shape.ranks, shape)
 
 

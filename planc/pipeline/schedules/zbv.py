@@ -1,4 +1,4 @@
-"""ZB-V: two chunks per rank, down the ranks and back; no bubble where F = B = W (Qi et al. 2023, section 6)."""
+"""ZB-V: two chunks per rank, down the ranks and back up; no bubble if F = B = W (Qi et al. 2023, section 6)."""
 
 from planc.pipeline.actions import Action, Kind, Repeat
 from planc.pipeline.schedule import Schedule, ScheduleShape, stages_at
@@ -10,15 +10,13 @@ BACKWARD: tuple[tuple[tuple[Kind, int], ...], ...] = tuple(
 
 
 class _RankList:
-    """Builds the action list of a rank; counts the microbatches of each kind and chunk."""
-
     def __init__(self, stages: tuple[int, ...]) -> None:
         self.stages = stages
         self.repeats: list[Repeat] = []
         self.next: dict[tuple[Kind, int], int] = {}
 
     def add(self, times: int, *actions: tuple[Kind, int]) -> None:
-        """Append these actions, given as (kind, chunk), `times` times in sequence."""
+        """Append these actions, each (kind, chunk), `times` times."""
         first = []
         for kind, chunk in actions:
             number = self.next.get((kind, chunk), 0)
@@ -28,13 +26,12 @@ class _RankList:
             self.repeats.append(Repeat(times, tuple(first)))
 
     def count(self, kind: Kind, chunk: int) -> int:
-        """Return the number of actions of a kind on a chunk so far."""
         return self.next.get((kind, chunk), 0)
 
 
 def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
-    """Return the actions of rank `rank`. They are built for at least 2 P - 1 microbatches, which fill the V (P is the
-    number of ranks); then actions for microbatches that the plan does not have are removed."""
+    """Return the actions of rank `rank`. With fewer microbatches in `shape` than fill the V (2 P - 1 on P ranks), they
+    are those for 2 P - 1 microbatches without the missing ones."""
     ranks, filled = shape.ranks, max(2 * shape.ranks - 1, shape.microbatches)
     made = _RankList(stages_at("v", ranks, 2, rank))
     _warm_up(made, ranks, rank)
@@ -52,7 +49,7 @@ def _warm_up(made: _RankList, ranks: int, rank: int) -> None:
 
 
 def _steady_state(made: _RankList, microbatches: int) -> None:
-    """Alternate between chunks 0 and 1, a forward and a backward each, until their forwards run out."""
+    """Alternate between a forward and a backward of chunk 0 and of chunk 1 until their forwards run out."""
     left = microbatches - made.count("forward", 0)
     made.add(left, ("forward", 0), *BACKWARD[0], ("forward", 1), *BACKWARD[1])
     left = microbatches - made.count("forward", 1)

@@ -1,1 +1,1 @@
-"""Views of a report, one file each: the data of the view, how it is derived from a costed plan, and its picture."""
+"""Views (sections) of a page, one per file: the view's data, its derivation from a costed plan, and its picture."""

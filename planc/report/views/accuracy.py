@@ -1,4 +1,4 @@
-"""The view on accuracy: the errors that such predictions have on measured steps."""
+"""The accuracy view: the errors of predictions for published runs."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def _errors() -> dict[str, Errors]:
 
 
 def accuracy(subject: PageSubject) -> Accuracy:
-    """Return the accuracy of predictions for the classes of published runs that `subject` belongs to (by chip, and
-    dense or with experts), the narrowest class first."""
+    """Return the prediction errors for published runs like the plan of `subject`: same chip and kind of model (dense or
+    MoE), then same kind, then all."""
     plan = subject.costed.sharded.plan
     kind = "experts" if "experts" in plan.model.sizes else "dense"
     chip = CHIPS.get(plan.cluster.chip.name, "")

@@ -1,4 +1,4 @@
-"""The view on diagnostics: those about the plan, and for each target if it accepts the plan."""
+"""The diagnostics view: diagnostics about the plan, and the targets that support it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class Findings(Data):
 
 
 def findings(examined: Examined) -> Findings:
-    """Return the diagnostics about a plan that was `examined`, and for each target if it accepts the plan."""
+    """Return the diagnostics about the plan in `examined`, and for each target the reasons why it does not support the
+    plan."""
     report = examined.report
     found = tuple(
         Finding(

@@ -1,5 +1,5 @@
-"""The view on the machine's links. The colour of a link is that of the mesh axes that use it; busier links are
-thicker."""
+"""The link view: a drawing of the machine's links. The colour shows the mesh axes that use a link, the thickness how
+busy it is."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class DrawnLink(Data):
 
     @property
     def busy_s(self) -> float:
-        """Seconds of a step in which the link is occupied, all axes together."""
+        """Seconds of a step in which the link is busy, for all axes together."""
         return sum(self.seconds.values())
 
 
@@ -77,14 +77,15 @@ class Links(Data):
 
 
 def links(subject: PageSubject) -> Links | None:
-    """Return the links of the machine of `subject`, and the axes that use them; None if the machine is not a graph of
+    """Return the links of the machine of `subject` and the axes that use them; None if the machine is not a graph of
     links."""
     cluster = subject.costed.sharded.plan.cluster
     return None if cluster.own_graph is None else links_of(machine_links(cluster), subject.costed)
 
 
 def links_of(machine: MachineLinks, costed: CostedPlan | None = None) -> Links:
-    """Return the links of `machine`. With `costed`, a plan on this machine, each link has the axes that use it."""
+    """Return the links of `machine`. With `costed`, a plan on this machine, each link has the seconds that each axis
+    uses it."""
     drawn, few = _drawn(machine, MOST_CHIPS), {*_drawn(machine, MOST_ON_PHONE)}
     number = {v: i for i, v in enumerate(drawn)}
     on_switches = not any(v.place for v in machine.vertices)
@@ -118,8 +119,8 @@ def links_of(machine: MachineLinks, costed: CostedPlan | None = None) -> Links:
 
 
 def picture(data: Links, width: float) -> Picture:
-    """Return a drawing of the points and links of `data`, `width` pixels wide. The points are in rows, or on a grid for
-    a torus."""
+    """Return a drawing of the points and links of `data`, `width` pixels wide: in rows by kind, or on a grid for a
+    torus."""
     phone = width < 500
     drawn = [i for i, p in enumerate(data.points) if p.on_phone or not phone]
     shown = {*drawn}
@@ -142,8 +143,8 @@ def picture(data: Links, width: float) -> Picture:
 
 
 def _drawn(links: MachineLinks, most: int) -> list[int]:
-    """Return the vertices of a picture of at most `most` chips: whole nodes in rank order, their switches, and the
-    switches above."""
+    """Return the vertices to draw: at most `most` chips (whole nodes in rank order), and the cards and switches that
+    they use."""
     chips: list[int] = []
     units: dict[int, list[int]] = {}
     for v in links.devices:
@@ -194,7 +195,7 @@ def _coordinates(links: MachineLinks, v: int) -> tuple[int, ...]:
 
 
 def _seconds(costed: CostedPlan | None, cables: Sequence[int]) -> list[dict[str, float]]:
-    """Return for each of the links `cables` the seconds that each axis occupies it, in the busier direction."""
+    """Return for each of the links `cables` the seconds that each axis uses it, in the busier direction."""
     if costed is None:
         return [{} for _ in cables]
     plan = costed.sharded.plan
@@ -223,8 +224,8 @@ def _summary(links: MachineLinks, points: Sequence[DrawnPoint], busiest: DrawnLi
 def _in_rows(
     data: Links, drawn: Sequence[int], cables: Sequence[DrawnLink], width: float
 ) -> tuple[dict[int, Place], float]:
-    """Return the position of each point, and the height of the picture. Chips are in one row, in rank order. Switches
-    inside nodes are below; cards, leaves and spines above."""
+    """Return the position of each point, and the height of the picture: one row of chips in rank order, switches inside
+    nodes below, cards, leaves and spines above."""
     near: dict[int, list[int]] = defaultdict(list)
     for c in cables:
         near[c.one].append(c.other)
@@ -251,7 +252,7 @@ def _middle(places: Sequence[float], width: float) -> float:
 
 
 def _apart(wanted: Sequence[float], ordered: Sequence[int], width: float) -> dict[int, float]:
-    """Return positions near the `wanted` ones, in the same order, with a gap between neighbours."""
+    """Return positions near the `wanted` ones, in the same order, without overlap."""
     gap = min(64.0, (width - 2 * MARGIN) / max(1, len(ordered)))
     found: list[float] = []
     for place in wanted:
@@ -266,8 +267,8 @@ def _apart(wanted: Sequence[float], ordered: Sequence[int], width: float) -> dic
 
 
 def _on_grid(data: Links, drawn: Sequence[int], width: float) -> tuple[dict[int, Place], float] | None:
-    """Return the positions of the chips of a torus by their coordinates, and the height of the picture. Planes are
-    drawn beside each other. None for other machines."""
+    """Return the position of each chip by its torus coordinates, with planes side by side, and the height of the
+    picture; None for other machines."""
     places = {i: data.points[i].place for i in drawn}
     if not places or not all(places.values()):
         return None
@@ -293,7 +294,7 @@ def _on_grid(data: Links, drawn: Sequence[int], width: float) -> tuple[dict[int,
 
 
 def _row_names(data: Links, drawn: Sequence[int], at: Mapping[int, Place]) -> Iterator[Mark]:
-    """Yield the kinds of the points in each row, at the left of the row."""
+    """Yield the kinds of points (chip, leaf, ...) at the left of each row."""
     if any(data.points[i].place for i in drawn[:1]):
         return
     rows: dict[float, list[str]] = defaultdict(list)
@@ -306,7 +307,7 @@ def _row_names(data: Links, drawn: Sequence[int], at: Mapping[int, Place]) -> It
 
 
 def _line(data: Links, cable: DrawnLink, at: Mapping[int, Place], px: float) -> Iterator[Mark]:
-    """Yield the lines of one link, side by side: one for each axis that uses the link."""
+    """Yield the lines of one link, side by side: one per axis that uses it."""
     (x1, y1), (x2, y2) = at[cable.one], at[cable.other]
     length = hypot(x2 - x1, y2 - y1) or 1.0
     across, along = (y1 - y2) / length, (x2 - x1) / length

@@ -1,4 +1,4 @@
-"""The view on the placement of mesh axes on the machine: ranges of device numbers for both, and the busiest link."""
+"""The machine view: which network levels (NVLink, rail, spine) each mesh axis spans, and the busiest level."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class MachineView(Data):
 
 
 def machine(subject: PageSubject, traffic: Traffic) -> MachineView:
-    """Return the network levels (tiers) of the machine of `subject` and the mesh axes on them. `traffic` determines the
-    busiest level."""
+    """Return the network levels (NVLink, rail, spine) of the machine of `subject` and the mesh axes on them. `traffic`
+    determines the busiest level."""
     costed = subject.costed
     plan = costed.sharded.plan
     busy: dict[str, tuple[float, float]] = {}
@@ -105,8 +105,8 @@ def machine(subject: PageSubject, traffic: Traffic) -> MachineView:
 
 
 def _busiest_links(plan: Plan, traffic: Traffic) -> Iterator[MachineLevel]:
-    """Yield for each mesh axis the busiest link on a graph of links. It has the bandwidth of each device in an
-    all-gather over the axis, and the seconds of the groups whose outermost axis this is."""
+    """Yield for each mesh axis the busiest link of its groups, on a graph of links. Its bandwidth is that of a device
+    in an all-gather over the axis, its seconds those of all groups whose outermost axis this is."""
     busy: dict[str, list[tuple[float, float]]] = {}
     for a in traffic.axes:
         busy.setdefault(_outermost(plan, a.axis.split("+")), []).append((a.time_s, a.exposed_s))
@@ -126,8 +126,8 @@ def _busiest_links(plan: Plan, traffic: Traffic) -> Iterator[MachineLevel]:
 
 
 def _outermost(plan: Plan, names: Iterable[str]) -> str:
-    """Return the outermost mesh axis that a group over the axes in `names` spans. An axis of a view (another
-    factorization of mesh axes) spans the mesh axes that the view factorizes."""
+    """Return the outermost mesh axis that a group over the axes `names` spans. An axis of a view (another factorization
+    of some mesh axes) spans the axes that the view factorizes."""
     covered = {name: view.of for view in plan.mesh.views for name in view.names}
     return max((m for name in names for m in covered.get(name, (name,))), key=lambda m: plan.mesh.axis(m).stride)
 
@@ -179,8 +179,8 @@ def _torus(plan: Plan) -> dict[str, str]:
 
 
 def picture(data: MachineView, width: float) -> Picture:
-    """Return a picture of ranges of device numbers on a scale of powers of two, `width` pixels wide: the machine's
-    levels above, and the axes of `data` below."""
+    """Return a picture of device numbers on a scale of powers of two, `width` pixels wide: the ranges of the machine's
+    levels above, and those of the axes of `data` below."""
     narrow = width < 500
     left = 62.0 if narrow else 84.0
     reach = log2(max(data.devices, prod([2])))

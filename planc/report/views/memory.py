@@ -1,4 +1,4 @@
-"""The view on memory: GiB of each pipeline stage, compared with the capacity of a device."""
+"""The memory view: GiB of a device of each pipeline stage, compared with its capacity."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class MemoryView(Data):
 
 
 def memory(subject: PageSubject) -> MemoryView:
-    """Return the memory of every pipeline stage of the costed plan in `subject`."""
+    """Return the memory of a device of each pipeline stage, for the costed plan in `subject`."""
     used = subject.costed.memory
     stages = tuple(
         Stage(

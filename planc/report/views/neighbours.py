@@ -1,5 +1,4 @@
-"""The view on neighbours: plans that differ from this one in one decision, each costed, with the change in time and
-memory."""
+"""The view of neighbours: plans that differ from this one in one decision, with the change in time and memory."""
 
 from __future__ import annotations
 
@@ -60,8 +59,8 @@ class Neighbours(Data):
 
 
 class NeighbourChange(NamedTuple):
-    """A changed plan, the change in words, the new sentence, and the line of the sentence that it replaces (0 if it is
-    added)."""
+    """A plan that differs in one sentence, the change in words, the new sentence, and the line of the sentence that it
+    replaces (0 if none)."""
 
     plan: Plan
     change: str
@@ -120,7 +119,7 @@ def _costed(plan: Plan, costed: CostedPlan) -> CostedPlan | None:
 
 
 def spread(found: list[NeighbourChange], most: int) -> list[NeighbourChange]:
-    """Return at most `most` of the changes `found`, in their order. Each kind of sentence contributes in turn its first
+    """Return at most `most` of the changes `found`, in their order. Kinds of sentences take turns, each with its first
     changes."""
     kinds: dict[str, list[NeighbourChange]] = {}
     for change in found:
@@ -194,7 +193,8 @@ def _schedule(plan: Plan) -> Iterator[NeighbourChange]:
 
 
 def _store(plan: Plan) -> Iterator[NeighbourChange]:
-    """Yield the plans that shard one more kind of state over the data-parallel axes, or one kind less."""
+    """Yield plans that shard one more or one fewer of parameters, gradients and optimizer state over the data-parallel
+    axes."""
     axes = plan.store("optimizer") or plan.data_axes
     if not axes or any(s.region for s in plan.stores):
         return
@@ -217,7 +217,7 @@ def _store(plan: Plan) -> Iterator[NeighbourChange]:
 
 
 def _mesh(plan: Plan) -> Iterator[NeighbourChange]:
-    """Yield the plans whose mesh has a factor of two moved from one axis to another."""
+    """Yield plans in which one axis of the mesh is half as large and another twice as large."""
     sizes = plan.mesh.sizes
     covered = {name for view in plan.mesh.views for name in view.of}
     for source in reversed(sizes):
@@ -234,7 +234,7 @@ def _mesh(plan: Plan) -> Iterator[NeighbourChange]:
 
 
 def _resized(plan: Plan, sizes: dict[str, int]) -> Plan | None:
-    """Return the plan with other axis sizes; None if its batch or its layers do not divide."""
+    """Return the plan with these axis sizes; None if its batch or its layers do not divide."""
     every = {**{name: axis.size for name, axis in plan.mesh.every.items()}, **sizes}
     made = replace(plan, mesh=plan.mesh.resized(every.values()))
     if made.batch.sequences % (made.data_parallel * made.batch.microbatch_sequences):
@@ -291,7 +291,6 @@ def picture(data: Neighbours, width: float) -> Picture | None:
 
 
 def _signed(text: str) -> str:
-    """Return the text of a change, without a sign if it is zero."""
     return text if float(text) else text[1:]
 
 

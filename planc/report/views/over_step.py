@@ -1,4 +1,4 @@
-"""The view on memory over the step, on the fullest stage: when the peak is, and what it consists of."""
+"""The view of memory over the step, on the fullest stage: when the peak is, and what it consists of."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class OverStep(Data):
 
     @property
     def steady_gib(self) -> float:
-        """GiB that are constant during the step."""
+        """GiB that are allocated during the whole step."""
         parts: list[float] = [getattr(self.at_peak_gib, name) for name in STEADY]
         return sum(parts)
 
 
 def over_step(subject: PageSubject, memory: MemoryView, timeline: TimelineView) -> OverStep:
-    """Return the memory over the step on the fullest stage of `subject`. `timeline` has the actions of the step,
-    `memory` the parts of the stage's memory."""
+    """Return the memory of the fullest stage of `subject` over the step. `timeline` has the actions of the step,
+    `memory` the memory of each stage."""
     worst, row = memory.worst, timeline.ranks[memory.worst.stage]
     spans = [
         ActionSpan(Action(KINDS[letter], stage, microbatch), row.rank, start / US, (start + length) / US)
@@ -87,8 +87,8 @@ def over_step(subject: PageSubject, memory: MemoryView, timeline: TimelineView) 
 
 
 def _first_peak_s(changes: list[tuple[float, float]], spans: list[ActionSpan], moment: str) -> float:
-    """Return the first time (s) of the peak of activations. This is when they reach their maximum or, if `moment` is in
-    a backward, when the first backward begins that frees some of them."""
+    """Return the first time (s) at which activations peak. If `moment` (in words) is in a backward, it is the start of
+    the backward that first frees some of them."""
     most = max((size for _, size in changes), default=0.0)
     first = next((i for i, (_, size) in enumerate(changes) if size >= most * (1 - ROUNDING)), 0)
     if not changes or "backward" not in moment:
@@ -148,7 +148,7 @@ def picture(data: OverStep, width: float) -> Picture:
 
 
 def _areas(data: OverStep, across: Scale, up: Scale) -> list[Mark]:
-    """Return the areas: state as bands at the bottom, then gradients and buffers, with activations on top."""
+    """Return the areas from bottom to top: state, then gradients and buffers, then activations."""
     marks: list[Mark] = []
     floor = [0.0] * len(data.times_s)
     parts = data.at_peak_gib
@@ -178,7 +178,7 @@ def _area(times: tuple[float, ...], floor: list[float], roof: list[float], acros
 
 
 def _bends(levels: list[float]) -> list[int]:
-    """Return the indices of the points that are drawn: all, or only the two ends if the curve is constant."""
+    """Return the indices of the points to draw: all, or only the ends if the curve is constant."""
     return list(range(len(levels))) if len(set(levels)) > 1 else [0, len(levels) - 1]
 
 

@@ -1,4 +1,4 @@
-"""The roofline view: each op of the slowest stage, compared with the chip's limits on compute and memory."""
+"""The roofline view: each op of the slowest stage, compared with the chip's peak FLOP/s and memory bandwidth."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ class Roofline(Data):
 
 
 def roofline(subject: PageSubject) -> Roofline:
-    """Return the ops of the slowest stage of `subject`, the longest first, and the closed-form bounds of its plan."""
+    """Return the ops of the slowest stage of `subject`, by their time, longest first, and closed-form bounds on the
+    plan's communication."""
     sharded, plan = subject.costed.sharded, subject.costed.sharded.plan
     chip, dtype = plan.cluster.chip, plan.precision.compute
     points: list[OpPoint] = []
@@ -97,8 +98,7 @@ def roofline(subject: PageSubject) -> Roofline:
 
 
 def _peak(plan: Plan, chip: Chip, dtype: str) -> float:
-    """Return the data-sheet FLOP/s of one device in the compute dtype, or in the lowest precision of the plan's
-    `quantize` sentences."""
+    """Return the data-sheet FLOP/s of one device in the fastest dtype that the plan computes with."""
     dtypes = [dtype, *(q.dtype for q in plan.quantize)]
     return max(peak_flops_per_s(chip, d) for d in dtypes if d in chip.flops_per_s)
 
@@ -115,7 +115,8 @@ def _message(points: list[OpPoint], ridge: float, chip: str) -> str:
 
 
 def picture(data: Roofline, width: float) -> Picture | None:
-    """Return a plot of achieved FLOP/s against FLOPs per byte of the matmul ops of `data`, `width` pixels wide."""
+    """Return a plot of achieved FLOP/s against FLOPs per byte for the ops of `data`, `width` pixels wide; None if no op
+    computes."""
     ops = [p for p in data.ops if p.flops > 0 and p.bytes > 0 and p.seconds > 0]
     if not ops:
         return None
@@ -157,8 +158,8 @@ Box = tuple[float, float, float]
 def _points(
     data: Roofline, across: LogScale, up: LogScale, ops: list[OpPoint], width: float, taken: list[Box]
 ) -> list[Mark]:
-    """Return a circle for each op, whose area is proportional to the op's share of the step. The longest ops have
-    labels, placed where they hide neither a circle nor an area in `taken`."""
+    """Return a circle for each op, with an area proportional to the op's share of the step. The longest ops are
+    labelled, where a label covers no circle and no box in `taken`."""
     most = max(p.step_s for p in ops)
     marks: list[Mark] = []
     circles: list[Box] = []

@@ -1,4 +1,4 @@
-"""The view on sentences: each sentence of the plan with its cost in seconds, bytes sent and GiB, and its
+"""The view of sentences: each sentence of the plan with its cost in seconds, bytes sent and GiB, and its
 diagnostics."""
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def sentences(subject: PageSubject) -> Sentences:
 
 
 def _expectations(costed: CostedPlan) -> dict[int, str]:
-    """Return the outcome of each `expect` sentence in the plan's own file, by line."""
+    """Return for each line with an `expect` sentence if it holds, and the predicted value."""
     found: dict[int, str] = {}
     for expect in costed.sharded.plan.expects:
         value = measure(costed, expect.metric)
@@ -140,7 +140,7 @@ def _expectations(costed: CostedPlan) -> dict[int, str]:
 
 
 def _written_lines(subject: PageSubject) -> dict[int, str]:
-    """Return the verb of the sentence on each line of the plan's own file."""
+    """Return for each line of the plan file the verb of its sentence."""
     built, file = subject.examined.built, subject.costed.sharded.plan.file
     found: dict[int, str] = {}
     for s in built.sentences if built else ():

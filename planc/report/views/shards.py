@@ -1,4 +1,4 @@
-"""The shard map: the slice of each tensor that each device holds between steps."""
+"""The shard map: the slice of each parameter that each device stores between steps."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Shards(Data):
 
 
 def shards(subject: PageSubject) -> Shards:
-    """Return the parameters of `subject`, grouped by layout, the largest group first."""
+    """Return the parameters of the plan in `subject`, grouped by layout, the group with the most elements first."""
     costed = subject.costed
     sharded, plan = costed.sharded, costed.sharded.plan
     at_rest = rest(sharded, costed.target)
@@ -131,7 +131,7 @@ def _length(runs: Runs) -> int:
 
 
 def slice_text(piece: tuple[Runs, ...]) -> str:
-    """Return a device's slice of a tensor (`piece`) as text: half-open ranges, one per array dim.
+    """Return a device's slice of a tensor as text. `piece` has the half-open index ranges of each array dim.
 
     >>> slice_text((((0, 224),), ((0, 4), (8, 12))))
     '[0:224, 0:4 + 8:12]'
@@ -162,7 +162,7 @@ def _axes(axes: tuple[Axis, ...]) -> str:
 
 
 def picture(data: Shards, width: float) -> Picture:
-    """Return a card for each of the largest layouts of `data`, `width` pixels wide: the tensor, its shards, and the
+    """Return a card for each of the largest groups of `data`, `width` pixels wide: the tensor, its shards, and the
     slice of device 0."""
     columns = 3 if width > 500 else 1
     gap = 24.0
@@ -224,15 +224,14 @@ def _card(data: Shards, tensor: ShardedTensors, x: float, y: float, width: float
 
 
 def _cuts(data: Shards, tensor: ShardedTensors, dim: int) -> int:
-    """Return the number of shards of an array dim while the tensor is in use."""
+    """Return the number of shards of an array dim while ops use the tensor."""
     if dim < 0:
         return 1
     return prod(data.axes[name].size for cut in tensor.cuts[dim] for name in cut.axes)
 
 
 def _drawn_dims(data: Shards, tensor: ShardedTensors) -> tuple[int, int]:
-    """Return the two array dims that are drawn, downwards and across. Sharded dims come first; the second is -1 if
-    there is only one dim."""
+    """Return the array dims to draw, downwards and across, preferably sharded ones; the second is -1 for a vector."""
     dims = range(len(tensor.shape))
     if len(tensor.shape) == 1:
         return 0, -1
@@ -242,6 +241,6 @@ def _drawn_dims(data: Shards, tensor: ShardedTensors) -> tuple[int, int]:
 
 
 def _first_box(tensor: ShardedTensors) -> dict[int, tuple[int, int]]:
-    """Return the first range of device 0's slice, by array dim."""
+    """Return the first index range of device 0's slice, by array dim."""
     runs = [text.partition(" + ")[0].partition(":") for text in tensor.slices[0].strip("[]").split(", ")]
     return {dim: (int(a), int(b)) if b else (0, 0) for dim, (a, _, b) in enumerate(runs)}

@@ -1,4 +1,4 @@
-"""The timeline view: every action of every pipeline rank in a step, with the seconds of its parts."""
+"""The timeline view: every action of every pipeline rank in a step."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ class TimelineView(Data):
 
 
 def timeline(subject: PageSubject, causes: tuple[TimelineCause, ...]) -> TimelineView:
-    """Return the simulated step of `subject`. `causes` has for each part of the step the sentence that causes it."""
+    """Return the simulated step of `subject`. `causes` has for each part of the step (compute, bubble, ...) the
+    sentence that causes most of it."""
     costed = subject.costed
     plan, step = costed.sharded.plan, costed.step
     shown, spans = shown_spans(costed)
@@ -140,8 +141,8 @@ def timeline(subject: PageSubject, causes: tuple[TimelineCause, ...]) -> Timelin
 
 
 def shown_spans(costed: CostedPlan) -> tuple[int, list[ActionSpan]]:
-    """Return the number of microbatches that are shown, and the actions of a step of `costed` with that many
-    microbatches. This is a shorter step with the same schedule if the real step has too many actions."""
+    """Return the number of microbatches to show, and the actions of a step of `costed` with that many: a shorter step
+    with the same schedule if the real one has too many actions."""
     plan = costed.sharded.plan
     shown = microbatches_shown(costed)
     lists = action_lists(costed.timed.split, plan.pipeline, shown)
@@ -149,8 +150,8 @@ def shown_spans(costed: CostedPlan) -> tuple[int, list[ActionSpan]]:
 
 
 def microbatches_shown(costed: CostedPlan) -> int:
-    """Return the number of microbatches that the timeline of `costed` shows: all of the step, or as many as the limit
-    on actions allows."""
+    """Return the number of microbatches in the timeline of `costed`: those of a step, or fewer if it has too many
+    actions."""
     plan, split = costed.sharded.plan, costed.timed.split
     each = 2 * len(plan.stages)
     if plan.microbatches * each <= MOST_ACTIONS or (split is not None and split.order):
@@ -205,7 +206,7 @@ def _message(costed: CostedPlan, parts: tuple[PartSeconds, ...], shown: int) -> 
 
 
 def rows_shown(data: TimelineView, most: int = MOST_ROWS) -> list[RankTimeline]:
-    """Return at most `most` of the ranks of `data`, evenly spread, always including the slowest."""
+    """Return at most `most` ranks of `data`, evenly spaced, always including the slowest."""
     count = len(data.ranks)
     if count <= most:
         return list(data.ranks)
@@ -214,7 +215,7 @@ def rows_shown(data: TimelineView, most: int = MOST_ROWS) -> list[RankTimeline]:
 
 
 def picture(data: TimelineView, width: float) -> Picture:
-    """Return the timeline in `data`: one row per rank over the seconds of the step, `width` pixels wide."""
+    """Return the timeline in `data` over the seconds of the step, one row per rank, `width` pixels wide."""
     rows = rows_shown(data, MOST_ROWS if width > 500 else MOST_ROWS_NARROW)
     names = {r.rank: f"rank {r.rank}" if len(data.ranks) > 1 else "device" for r in rows}
     marks, top = legend(legend_of(data), width)
@@ -237,7 +238,7 @@ def picture(data: TimelineView, width: float) -> Picture:
 
 
 def legend_of(data: TimelineView) -> list[BarPart]:
-    """Return the parts that occur in the timeline `data`, for the legend."""
+    """Return the parts (forward, bubble, ...) that occur in the timeline `data`, for its legend."""
     return [p for p in PARTS if _in_use(data, p.css)]
 
 
@@ -248,7 +249,8 @@ def _in_use(data: TimelineView, part: str) -> bool:
 
 
 def _row(data: TimelineView, row: RankTimeline, scale: Scale, y: float, bar: float) -> list[Mark]:
-    """Return the marks of a rank's row. All spans of one part are one dashed line, as thick as the row."""
+    """Return the marks of a rank's row. To keep the SVG small, all spans of one part are one dashed line as thick as
+    the row."""
     found: dict[str, list[tuple[int, int]]] = {}
     for part, start_s, length_s in spans_of(data, row):
         low, high = round(scale.px(start_s)), round(scale.px(start_s + length_s))
@@ -264,7 +266,7 @@ def _row(data: TimelineView, row: RankTimeline, scale: Scale, y: float, bar: flo
 
 
 def _path(runs: list[tuple[int, int]], y: float) -> str:
-    """Return ranges of a row (pixels) as one SVG path of relative commands."""
+    """Return horizontal ranges (pixels) as one SVG path."""
     commands, at = [f"M0 {y:g}"], 0
     for low, high in runs:
         commands.append(f"m{low - at} 0h{high - low}")
@@ -273,8 +275,8 @@ def _path(runs: list[tuple[int, int]], y: float) -> str:
 
 
 def spans_of(data: TimelineView, row: RankTimeline) -> list[tuple[str, float, float]]:
-    """Return (part, start in s, length in s) of everything that a rank does, in order of time. `row` is the row of that
-    rank in `data`."""
+    """Return (part, start in s, length in s) of everything that a rank does, in order of time. `row` is the rank's row
+    in `data`."""
     found: list[tuple[str, float, float]] = []
     for letter, stage, start_us, length_us in zip(row.actions, row.stage, row.start_us, row.length_us, strict=True):
         cost, at = data.costs[stage], start_us / US

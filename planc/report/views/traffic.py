@@ -1,5 +1,5 @@
-"""The view on traffic: bytes and seconds of collectives by mesh axis, with the network level (tier) that each axis
-spans."""
+"""The traffic view: bytes and seconds of collectives by mesh axis, with the network level (NVLink, rail, spine) that
+each axis spans."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Traffic(Data):
 
 
 def traffic(subject: PageSubject) -> Traffic:
-    """Return the collectives of the slowest stage of `subject`, by axis and kind. The axis with the most exposed
-    seconds is first."""
+    """Return the collectives of the slowest stage of `subject`, by axis and kind. Axes are sorted by exposed seconds,
+    most first."""
     costed = subject.costed
     groups: dict[tuple[str, int, str], dict[tuple[str, str, str], list[TrafficRow]]] = {}
     for timed in costed.collectives:
@@ -124,8 +124,8 @@ def _message(axes: list[AxisTraffic], step_s: float) -> str:
 
 
 def picture(data: Traffic, width: float) -> Picture | None:
-    """Return bars of the seconds of each axis of `data`, split in exposed and hidden, `width` pixels wide; None if
-    there are no collectives."""
+    """Return a bar for each axis of `data` with its seconds of collectives, exposed and hidden, `width` pixels wide;
+    None if there are no collectives."""
     if not data.axes:
         return None
     rows = [
