@@ -95,7 +95,7 @@ class ParamSharding:
 
 @dataclass(frozen=True, kw_only=True)
 class Sharded:
-    """A plan with the layouts of its ops and parameters. Layers of the same kind share one block."""
+    """A plan with the layouts of its ops and parameters. `ops` has one block for all layers of a kind."""
 
     plan: Plan
     ops: dict[Section, tuple[OpSharding, ...]]

@@ -1,4 +1,4 @@
-"""Bytes of the tensors on a device at the memory peak of a step."""
+"""Bytes of the tensors on a device when they are the most in a step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ InFlight = Sequence[Mapping[int, int]]
 
 @dataclass(frozen=True, kw_only=True)
 class TensorBytes:
-    """Bytes of the tensors on one device of a pipeline rank when they are the most in a step, by kind.
+    """Bytes of the tensors on one device, by kind, at the moment of a step when their sum is largest.
 
     Communicators, the runtime and fragmentation are not included.
     """

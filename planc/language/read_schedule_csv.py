@@ -20,8 +20,8 @@ MOST_FINDINGS = 20
 
 
 def read_schedule(word: Word, ranks: int, draft: Draft) -> tuple[str, ...] | None:
-    """Return each rank's pipeline actions, as normalized CSV text, from the file that `word` names. None (reported) if
-    the file is no schedule for `ranks` ranks."""
+    """Return each rank's pipeline actions, as comma-separated text, from the file that `word` names. None (reported) if
+    the file has no valid schedule for this number of `ranks`."""
     from planc.pipeline import csv_schedule
 
     name = word.text.strip('"')

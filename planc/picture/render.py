@@ -89,5 +89,5 @@ def sheet(title: str, pictures: Sequence[tuple[str, Picture]]) -> str:
 
 
 def rendered(template: str, **values: Any) -> str:
-    """Return the text of the file `template` of this package, with these variables."""
+    """Return the file `template` of this package, with its variables replaced by `values`."""
     return environment("planc.picture").get_template(template).render(**values)

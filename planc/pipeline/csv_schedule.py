@@ -109,7 +109,6 @@ def _not_an_action(place: CellPlace, text: str) -> Problem:
 
 
 def _cell(text: str) -> tuple[Action, ...]:
-    """Return the actions in a cell; () if its text is not an action."""
     if both := OVERLAP.fullmatch(text):
         first, second = (_cell(part.strip()) for part in both.groups())
         return (first[0]._replace(overlaps_next=True), second[0]) if len(first) == len(second) == 1 else ()

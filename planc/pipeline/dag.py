@@ -30,7 +30,7 @@ NO_WAIT, NOT_ENDED = 0, -1
 
 @dataclass(frozen=True)
 class ExecutionOrder:
-    """All actions of a step in topological order.
+    """All actions of a step in topological order, as a list of entries.
 
     Each action is one entry, with two exceptions. A wgrad that follows an action without overlap is part of that
     action's entry, because no other rank waits for it. Two overlapped actions have two entries: the first only waits,
@@ -70,8 +70,8 @@ def costs_s(times: StageTimes, pairs: Iterable[tuple[int, int]]) -> list[float]:
 
 @dataclass(frozen=True)
 class RankEntries:
-    """The entries (see `ExecutionOrder`) of one rank, in order. A table has the end of every action: `wait_at[i]` is
-    the index in it of the end that entry i waits for, and `end_at[i]` the index of entry i's end."""
+    """The actions of one rank in order, as entries of an `ExecutionOrder`. A table has the end of every action:
+    `wait_at[i]` is the index in it of the end that entry i waits for, and `end_at[i]` the index of entry i's end."""
 
     wait_at: list[int]
     end_at: list[int]
@@ -167,7 +167,7 @@ class Entries:
                 overlapped = previous if previous is not None and previous.overlaps_next else None
                 previous = action
                 if end == self.unread and weights and not (weights[-1] or overlaps_next or overlapped):
-                    weights[-1] = cost
+                    weights[-1] = cost  # this wgrad becomes part of the entry before it
                     continue
                 wait_at.append(wait if wait == self.always else wait + m)
                 end_at.append(end if end == self.unread else end + m)
@@ -193,6 +193,7 @@ class Entries:
         """Return three indices for microbatch 0: of the end to wait for, of the action's end, and of its cost."""
         end, cost = self.place(kind, stage), self.first_cost[kind] + stage
         needed = stage - 1 if kind == "forward" else stage + 1
+        # Actions on a rank's own stages need no wait: its list runs in order.
         if kind == "backward_weight" or needed in own or not 0 <= needed < self.stages:
             return self.always, end, cost
         return end + (needed - stage) * self.microbatches, end, cost

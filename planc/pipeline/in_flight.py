@@ -159,7 +159,6 @@ def _count(counts: Counter[tuple[Kind, int]], actions: Sequence[Action], times: 
 
 
 def _in_flight(counts: Counter[tuple[Kind, int]]) -> InFlight:
-    """Return the microbatches in flight after actions that ran `counts[kind, stage]` times."""
     held: dict[int, int] = {}
     awaiting: dict[int, int] = {}
     for (kind, stage), n in counts.items():

@@ -147,7 +147,7 @@ def makespan_lower_bound_s(
 
 @dataclass(frozen=True)
 class FollowedRepeat:
-    """A `Repeat` of a rank in a `RelaxedOrder`."""
+    """A `Repeat` of a rank in a step in which only a few microbatches are simulated."""
 
     times: int
     costs: list[int]
@@ -190,7 +190,8 @@ class RelaxedOrder:
         return max(simulation.clock_s)
 
     def _starts_s(self, mine: list[FollowedRepeat], seconds: list[float]) -> list[float]:
-        """Return the start of each simulated action of a rank, then the rank's end, if the rank were never idle."""
+        """Return the start (s) of each simulated action of a rank, then the rank's end (s), as if the rank were never
+        idle."""
         starts_s: list[float] = []
         before_s = 0.0
         for repeat in mine:
@@ -216,7 +217,7 @@ def followed(microbatches: int, copies: int, count: int) -> list[int]:
 
 
 class _FollowedAction(NamedTuple):
-    """A simulated action of a `Repeat` in a relaxed step."""
+    """A simulated action of a `Repeat`, in a step in which only a few microbatches are simulated."""
 
     again: int
     """Number of whole repetitions of the `Repeat` before it."""

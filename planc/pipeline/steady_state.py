@@ -66,7 +66,7 @@ class StepOrder:
                 steady = self._period_of_ends(simulation)
                 if steady is not None:
                     lag, growth_s = steady
-                    self._skip(simulation, left // lag * growth_s)
+                    self._skip(simulation, left // lag * growth_s)  # whole cycles; the rest of one is simulated
                     left %= lag
                     for _ in range(left):
                         simulation.run(*period)
@@ -80,6 +80,7 @@ class StepOrder:
         growth: list[float] = []
         for lag in range(1, self.max_lag + 1):
             at = len(ends) - (lag + 1) * length
+            # A cheap test of the first and the last entry, before all are compared.
             if abs((last[0] - ends[at]) - (last[-1] - ends[at + length - 1])) <= tolerance_s:
                 growth = list(map(sub, last, ends[at : at + length]))
                 if max(growth) - min(growth) <= tolerance_s:

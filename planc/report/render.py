@@ -71,7 +71,6 @@ def _names(parts: Sequence[BarPart]) -> list[tuple[str, str]]:
 
 
 def _plan_html(page: PlanPage, views: list[PageView]) -> str:
-    """Return the page of a plan as HTML, with the data for its script."""
     more: dict[str, Any] = {"data": "", "legend": []}
     if page.timeline:
         more |= {"data": _zoom_data(page.timeline), "legend": timeline.legend_of(page.timeline)}
@@ -136,7 +135,6 @@ def view_names(command: str) -> list[str]:
 
 
 def _views(kind: str) -> tuple[PageView, ...]:
-    """Return the views of the page that a command writes."""
     if kind == "diff":
         from planc.report.diff_page import DIFF_VIEWS
 

@@ -73,7 +73,8 @@ class PipelinePaths:
         )
 
     def _sections_of_stages(self, stages: Mapping[int, int]) -> dict[Section, int]:
-        """Return the number of layers of each section in `stages`, which maps a virtual stage to a multiplier."""
+        """Return the number of layers of each section, summed over `stages`, which maps a virtual stage to a
+        multiplier."""
         total: dict[Section, int] = {}
         for v, times in stages.items():
             for s, n in self.stages[v].items():
@@ -84,8 +85,8 @@ class PipelinePaths:
         return [self.held_of_class(microbatches, number) for number in range(len(self.classes))]
 
     def held_of_class(self, microbatches: int, number: int) -> dict[Section, int]:
-        """Return a lower bound on the activations that the first rank of class `number` holds at its memory peak, in a
-        step of `microbatches`.
+        """Return a lower bound on the activations that a rank holds at its memory peak, in a step of `microbatches`.
+        The rank is the first one of `classes[number]`.
 
         The result maps a section to a number of layers: those whose activations, for one microbatch, are saved.
         """

@@ -84,7 +84,7 @@ class LayoutFamily(NamedTuple):
 
     @property
     def first(self) -> Point:
-        """The first layout of the family, without a pipeline."""
+        """The first layout of the family, with no pipeline chosen."""
         return Point(self.variants[0], self.sizes, self.sequences, self.microbatch, None, self.order)
 
     def holds(self, point: Point) -> bool:
@@ -94,7 +94,7 @@ class LayoutFamily(NamedTuple):
 
 
 class LayoutShape(NamedTuple):
-    """Layouts with the same mesh, recompute, batch and pipeline, and the values that they share."""
+    """Layouts that differ only in where state is stored, and the values that they share."""
 
     family: LayoutFamily
     pipeline: Pipeline | None
@@ -156,7 +156,8 @@ class Bounds:
 
     @cached_property
     def variant_groups(self) -> list[tuple[int, ...]]:
-        """Groups of variants that differ only in where state is stored. A variant is an index into `space.variants`."""
+        """Groups of variants (values for `use ?` and `recompute ?`) that differ only in where state is stored, each
+        variant as its index in `space.variants`."""
         found: dict[object, list[int]] = {}
         for i, variant in enumerate(self.space.variants):
             found.setdefault((variant.recompute, self._data[i], i if self._narrow else -1), []).append(i)
@@ -182,13 +183,14 @@ class Bounds:
                 yield LayoutFamily(variants, sizes, sequences, microbatch, ranks, times, what, order, strides)
 
     def of_family(self, family: LayoutFamily) -> float:
-        """Return a lower bound on the step time (s) of a `family`: the mean over the ranks or, if it is larger, the
-        time of the last rank after the pipeline's warm-up."""
+        """Return a lower bound on the step time (s) of a `family` (layouts with one mesh, recompute and batch): the
+        mean over the ranks or, if it is larger, the time of the last rank after the pipeline's warm-up."""
         ranks, times = family.ranks, family.microbatches
         pipelines = self.space.pipelines(ranks)
         # Parameters that stay gathered are made narrow the fewest times.
         copies = self.microbatch_seconds(family, max(pipelines, key=_keeps_gathered) if self._narrow else pipelines[0])
         forward_s, layer_s = copies.fastest_forward_s, copies.fastest_layer_s
+        # The search may choose any of the pipelines, so the one with the least work counts.
         last = min(before * forward_s + times * on * layer_s for before, on in self._last_ranks[ranks])
         return max(times * copies.all_layers_s / ranks, last) * SHAVED
 
@@ -200,8 +202,8 @@ class Bounds:
     # Shapes.
 
     def shapes(self, family: LayoutFamily, room_gib: float = float("inf")) -> Iterator[LayoutShape]:
-        """Yield the `family` with each pipeline that can run its number of microbatches, if the activations that the
-        first rank saves fit into `room_gib`."""
+        """Yield the shapes of a `family`: its layouts with each pipeline that can run their number of microbatches, if
+        the activations that the first rank saves fit into `room_gib`."""
         saved, room = self._saved_of(family), room_gib * GIB
         for pipeline, paths, held in self._paths_of(family):
             first_bytes = _bytes(saved, held) * SHAVED
@@ -220,7 +222,7 @@ class Bounds:
         return found
 
     def unfit(self, family: LayoutFamily) -> int:
-        """Return the number of pipelines that cannot run the number of microbatches of the `family`."""
+        """Return the number of pipelines that cannot run the number of microbatches of the layouts in `family`."""
         return len(self.space.pipelines(family.ranks)) - len(self._paths_of(family))
 
     def _saved_bytes(self, shape: LayoutShape) -> list[float]:
@@ -228,8 +230,8 @@ class Bounds:
         return [_bytes(shape.saved, held) for held in shape.paths.held[shape.family.microbatches]]
 
     def critical_path_s(self, shape: LayoutShape) -> float:
-        """Return a lower bound on the step time (s) of a `shape`: the critical path of its pipeline, without transfers
-        of state. In lockstep, only the layers are counted."""
+        """Return a lower bound on the step time (s) of a `shape` (layouts that differ only in where state is stored):
+        the critical path of the pipeline, without transfers of state. In lockstep, only the layers are counted."""
         within = self.space.plan.model.blocks if self.in_lockstep(shape) else None
         times = shape.paths.compute_times(self.microbatch_seconds(shape.family, shape.pipeline), within)
         return shape.paths.critical.lower_bound_s(times, shape.family.microbatches) * SHAVED
@@ -237,7 +239,7 @@ class Bounds:
     # Points.
 
     def points(self, shape: LayoutShape) -> Iterator[tuple[float, Point]]:
-        """Yield (lower bound on the peak memory in GiB, layout) for each layout of a `shape`. They differ in where
+        """Yield (lower bound on the peak memory in GiB, layout) for each layout of a `shape`, which fixes all but where
         state is stored."""
         family, saved, chip = shape.family, self._saved_bytes(shape), allocator_of(self.space.plan, self._stack)
         for variant in family.variants:
@@ -255,8 +257,8 @@ class Bounds:
         ]
 
     def layout(self, point: Point, shape: LayoutShape) -> LayoutCost:
-        """Return the cost of the layout `point` of a `shape`. All layouts of the shape share one `Plan`, since they
-        differ only in where state is stored."""
+        """Return the cost of the layout `point`. All layouts of a `shape` share one `Plan`, since they differ only in
+        where state is stored."""
         if self._at is None or self._at[0] is not shape:
             plan = self.space.plan_of(point)
             self._at = shape, plan, stage_boundary_s(plan, self._stack, shape.saved.boundary, self._links)
@@ -277,8 +279,8 @@ class Bounds:
         return memory(sharded, timeline, None, semantic_collectives(sharded)).per_device_gib.total
 
     def time_s(self, layout: LayoutCost, shape: LayoutShape) -> float:
-        """Return a lower bound on the step time (s) of a `layout` of a `shape`, for any order of the pipeline's
-        actions."""
+        """Return a lower bound on the step time (s) of a `layout` for any order of its pipeline's actions. `shape` has
+        the values that it shares with other layouts."""
         if self.in_lockstep(shape):
             return self.critical_path_s(shape)
         times = shape.paths.kind_times(layout.work.times)
@@ -289,12 +291,13 @@ class Bounds:
         """Return a lower bound on the step time (s) of a `layout` whose pipeline takes at least `makespan_s`."""
         work = layout.work
         if self._programs:
+            # If all transfers of state are within the microbatches, the others may wait for another rank than this one.
             after_s = work.after_s[work.slowest]
             makespan_s = max(makespan_s - after_s, work.busy_s[work.slowest])
         return work.total_s(makespan_s)
 
     def in_lockstep(self, shape: LayoutShape) -> bool:
-        """True if all pipeline ranks of a `shape` run one program (SPMD)."""
+        """True if all pipeline ranks of the layouts in `shape` run one program (SPMD)."""
         return self._stack.lockstep and shape.pipeline is not None and shape.pipeline.split is not None
 
     def of(self, point: Point) -> LowerBound:
@@ -304,7 +307,7 @@ class Bounds:
         return LowerBound(self.time_s(self.layout(point, shape), shape), gib)
 
     def shape(self, point: Point) -> LayoutShape:
-        """Return a shape that contains only the layout `point`."""
+        """Return the `LayoutShape` that contains only the layout `point`."""
         family = next(f for f in self.families(point.sizes, point.order) if f.holds(point))
         family = family._replace(variants=(point.variant,))
         return next(s for s in self.shapes(family) if s.pipeline is point.pipeline)
@@ -325,7 +328,7 @@ class Bounds:
 
     @cached_on(lambda b, family, pipeline: b._microbatch_place(family, pipeline))
     def microbatch_seconds(self, family: LayoutFamily, pipeline: Pipeline | None) -> MicrobatchSeconds:
-        """Return the seconds of one microbatch of a `family` in a `pipeline`.
+        """Return the seconds of one microbatch of the layouts in `family` with this `pipeline`.
 
         They depend on where state is stored and on the schedule only if weights are cast to a narrower dtype after each
         gather.
@@ -340,7 +343,7 @@ class Bounds:
 
     @cached_on(lambda b, family: (b.cache, (family.microbatch, family.inside)))
     def _saved_of(self, family: LayoutFamily) -> SavedActivations:
-        """Return the bytes of activations that one microbatch of a family saves."""
+        """Return the bytes of activations that one microbatch of the layouts in `family` saves."""
         if self._linear and family.microbatch > 1:
             return self._saved_of(family._replace(microbatch=1)).times(family.microbatch)
         return saved_activations(self._sharded_as(family, self.space.pipelines(family.ranks)[0]))

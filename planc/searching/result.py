@@ -75,7 +75,7 @@ class Refused:
 class Found(Sequence[Candidate], InNotebook):
     """`planc.search/1`: the best layouts, fastest first.
 
-    `decided` is the number of layouts that were costed, excluded by a bound or invalid; `fully_costed` of them were
+    `decided` counts layouts that were costed, excluded by a bound or invalid, and `fully_costed` only those that were
     costed.
     """
 

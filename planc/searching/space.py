@@ -44,7 +44,7 @@ MOST_ORDERS = 5_040
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A schedule as written in the plan, and the `split` of the plan with this schedule."""
+    """A schedule as written in the plan, and the plan's `split` sentence with this schedule."""
 
     text: str
     split: Split | None
@@ -53,8 +53,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Variant:
-    """One choice of values for `use ?` and `recompute ?`, and the plan with this choice and every other `?` set to
-    1."""
+    """One choice of values for `use ?` and `recompute ?`, and the plan with them, in which every other `?` is 1."""
 
     plan: Plan
     values: Mapping[Span, str]

@@ -92,7 +92,7 @@ def _read_saved(origin: Word | None, word: Word, sentence: Sentence, draft: Draf
 
 
 def _suggested_type(config: dict[str, Any]) -> str:
-    nested = config.get("text_config")
+    nested = config.get("text_config")  # a multimodal model's language model may be of a known family
     kind = nested.get("model_type") if isinstance(nested, dict) else None
     if isinstance(kind, str) and kind in config_types():
         return f"its language model alone is a {kind}: save `text_config` as a file of its own"

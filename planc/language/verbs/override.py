@@ -54,8 +54,8 @@ def _matches_something(glob: Word, draft: Draft) -> bool:
 
 
 def _outside_view(sentence: Sentence, glob: Word, layout: dict[str, tuple[str, ...]], draft: Draft) -> bool:
-    """True (reported) if the override uses an axis that does not exist for the parameter. The experts may have a view:
-    another factorization of some mesh axes, whose axes replace them."""
+    """True (reported) if the override uses an axis that does not exist for the parameter. In the experts, the axes of a
+    view (another factorization of some mesh axes) may replace these mesh axes."""
     assert draft.model is not None
     for name in _matching(glob.text, draft.model) if draft.mesh is not None and draft.mesh.views else ():
         assert draft.mesh is not None

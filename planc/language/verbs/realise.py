@@ -1,4 +1,4 @@
-"""`realise as FRAMEWORK`: the framework whose defaults decide what the plan leaves open."""
+"""`realise as FRAMEWORK`: the framework whose defaults apply where the plan has no sentence."""
 
 from __future__ import annotations
 

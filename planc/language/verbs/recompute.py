@@ -43,7 +43,6 @@ def _ops(words: list[Word], draft: Draft) -> tuple[str, ...] | None:
 
 
 def _selected(draft: Draft) -> tuple[str, ...] | None:
-    """Return the ops that the plan's framework recomputes under `recompute selective`."""
     if draft.model is None:
         return None
     rules = policy_of(draft.realise.framework if draft.realise else OWN)
@@ -61,6 +60,7 @@ def _saved_ops(sentence: Sentence, draft: Draft) -> tuple[str, ...] | None:
 
 def _layer_period(sentence: Sentence, draft: Draft) -> int | None:
     """Return the number after `every`; 1 if the sentence has none."""
+    # All other parts of the sentence are lists of names.
     numbers = [p for p in sentence.node.parts if isinstance(p, Word) or p.kind not in ("names", "except_ops")]
     return draft.integer(numbers[0]) if numbers else 1
 

@@ -14,7 +14,7 @@ def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
     numbers."""
     ranks = shape.ranks
     outer = min(rank, ranks - 1 - rank)
-    stages = (outer, ranks - 1 - outer)
+    stages = (outer, ranks - 1 - outer)  # chunk 0 belongs to the direction whose first rank is nearer
     up = int(rank >= ranks // 2)
     first = {stages[0]: up, stages[1]: 1 - up}
 

@@ -65,7 +65,7 @@ def one_direction(ranks: int, rank: int, microbatches: int, stages: tuple[int, .
 
 
 def _warm_up(made: _RankList, inner: int, rank: int) -> None:
-    """Steps 1 to 3: F0; F0 F1; I1 W1 F1."""
+    """Steps 1 to 3: F0; F0 F1; I1 W1 F1 (the digit is the chunk, I and W are dgrad and wgrad)."""
     made.forward(0)
     made.repeat(2 * inner)
     made.forward(0)
@@ -78,7 +78,7 @@ def _warm_up(made: _RankList, inner: int, rank: int) -> None:
 
 
 def _steady_state(made: _RankList, inner: int, steady: int) -> None:
-    """Steps 4 and 5: F0 overlaps B1, F1 overlaps B0; then B1, F1 overlaps B0."""
+    """Steps 4 and 5: F0 overlaps B1, F1 overlaps B0; then B1, F1 overlaps B0 (the digit is the chunk)."""
     if inner == 0:  # the first pair runs one after the other: rank - 1 waits for this forward
         made.forward(0)
         made.backward(1)
@@ -94,7 +94,8 @@ def _steady_state(made: _RankList, inner: int, steady: int) -> None:
 
 
 def _cool_down(made: _RankList, inner: int, rank: int) -> None:
-    """Steps 6 to 8: B1 B0, with weight gradients postponed in the second half; W I0; W."""
+    """Steps 6 to 8: B1 B0, with weight gradients postponed in the second half; W I0; W (I and W are dgrad and
+    wgrad)."""
     half, odd = (rank + 1) // 2, rank % 2 == 1
     made.backward(1)
     made.backward(0)

@@ -6,10 +6,10 @@ from planc.pipeline.schedules.interleaved_1f1b import stream
 
 
 def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
-    """Return the actions of rank `rank`, with half the warm-up of interleaved 1F1B.
+    """Return the actions of rank `rank`, with half the warm-up forwards of interleaved 1F1B.
 
-    Weight gradients run `rank` microbatches after input gradients; the last ones run in the cool-down, where 1F1B
-    idles.
+    Each weight gradient runs after `rank` further input gradients. The last ones run in the cool-down, in which 1F1B
+    would be idle.
     """
     every = shape.chunks * shape.microbatches
     warm_up = min((shape.chunks - 1) * shape.round + shape.ranks - rank - 1, every)

@@ -9,7 +9,8 @@ from planc.pipeline.schedule import Need, Schedule, ScheduleShape, minimum_micro
 
 
 def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
-    """Return the actions of rank `rank`: P - `rank` - 1 warm-up forwards keep P - `rank` microbatches in flight.
+    """Return the actions of rank `rank` of P: P - `rank` - 1 warm-up forwards, then one forward and one backward in
+    turn, which keep P - `rank` microbatches in flight.
 
     >>> from planc.pipeline.actions import unrolled
     >>> " ".join(a.text for a in unrolled(rank_actions(ScheduleShape(ranks=3, chunks=1, microbatches=5), 0)))

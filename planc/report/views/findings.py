@@ -36,8 +36,7 @@ class Findings(Data):
 
 
 def findings(examined: Examined) -> Findings:
-    """Return the diagnostics about the plan in `examined`, and for each target the reasons why it does not support the
-    plan."""
+    """Return the diagnostics about the plan in `examined`, and the targets that support it, or why they do not."""
     report = examined.report
     found = tuple(
         Finding(

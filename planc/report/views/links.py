@@ -294,7 +294,6 @@ def _on_grid(data: Links, drawn: Sequence[int], width: float) -> tuple[dict[int,
 
 
 def _row_names(data: Links, drawn: Sequence[int], at: Mapping[int, Place]) -> Iterator[Mark]:
-    """Yield the kinds of points (chip, leaf, ...) at the left of each row."""
     if any(data.points[i].place for i in drawn[:1]):
         return
     rows: dict[float, list[str]] = defaultdict(list)

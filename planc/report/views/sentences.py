@@ -151,7 +151,6 @@ def _written_lines(subject: PageSubject) -> dict[int, str]:
 
 
 def _memory_by_line(subject: PageSubject, first_line: dict[str, int]) -> dict[int, list[Held]]:
-    """Return the GiB of the fullest device by the line of the sentence that determines them."""
     plan, parts = subject.costed.sharded.plan, subject.costed.memory.worst.per_device_gib
     home = {"params": "model", "grads": "model", "optimizer": "optimizer", "comm_buffers": "mesh", "reserve": "cluster"}
     home |= {"activations": "recompute" if "recompute" in first_line else "batch"}

@@ -141,8 +141,8 @@ def timeline(subject: PageSubject, causes: tuple[TimelineCause, ...]) -> Timelin
 
 
 def shown_spans(costed: CostedPlan) -> tuple[int, list[ActionSpan]]:
-    """Return the number of microbatches to show, and the actions of a step of `costed` with that many: a shorter step
-    with the same schedule if the real one has too many actions."""
+    """Return the number of microbatches to show, and the actions of a step of `costed` with that many: with the same
+    schedule, but shorter if the real step has too many actions."""
     plan = costed.sharded.plan
     shown = microbatches_shown(costed)
     lists = action_lists(costed.timed.split, plan.pipeline, shown)
@@ -249,8 +249,7 @@ def _in_use(data: TimelineView, part: str) -> bool:
 
 
 def _row(data: TimelineView, row: RankTimeline, scale: Scale, y: float, bar: float) -> list[Mark]:
-    """Return the marks of a rank's row. To keep the SVG small, all spans of one part are one dashed line as thick as
-    the row."""
+    """Return the marks of a rank's row. All spans of one part are one dashed line, as thick as the row."""
     found: dict[str, list[tuple[int, int]]] = {}
     for part, start_s, length_s in spans_of(data, row):
         low, high = round(scale.px(start_s)), round(scale.px(start_s + length_s))
@@ -266,7 +265,6 @@ def _row(data: TimelineView, row: RankTimeline, scale: Scale, y: float, bar: flo
 
 
 def _path(runs: list[tuple[int, int]], y: float) -> str:
-    """Return horizontal ranges (pixels) as one SVG path."""
     commands, at = [f"M0 {y:g}"], 0
     for low, high in runs:
         commands.append(f"m{low - at} 0h{high - low}")
