@@ -1,4 +1,4 @@
-"""The folder in which planc keeps what it can make again. Nothing in it is trusted more than its owner."""
+"""The folder in which planc caches files. Cached files are trusted only if nobody else can write to the folder."""
 
 from __future__ import annotations
 
@@ -36,14 +36,12 @@ def _configured() -> Path | None:
 
 
 def _absolute(variable: str) -> Path | None:
-    """Return the path in the environment variable `variable`. None if the variable is unset, empty or relative (as
-    XDG's specification asks)."""
     path = Path(os.environ.get(variable, ""))
     return path if path.is_absolute() else None
 
 
 def _made_private(folder: Path) -> bool:
-    """Create `folder` if needed. True if it exists now, belongs to the user, and was never writable by others."""
+    """Create `folder` if it is missing. True if only the user can write to it."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=PRIVATE, exist_ok=True)
@@ -64,11 +62,7 @@ def _made_private(folder: Path) -> bool:
 
 
 def _reached_safely(folder: Path) -> bool:
-    """True if nobody else can replace `folder` by another folder.
-
-    This holds if each folder on the path belongs to the user or to root, and others may not write to it, or it is
-    sticky.
-    """
+    """True if every folder on the path belongs to the user or root, and is sticky or not writable by all."""
     real = folder.resolve()
     for step in (real, *real.parents):
         found = step.stat()

@@ -1,4 +1,4 @@
-"""Load bundled figures from the comparison with published runs; `make docs` in a checkout writes them."""
+"""Load the JSON files that ship in `calibration/data`: `make docs` derives them from published training runs."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from typing import Any
 
 
 def bundled(name: str) -> Any:
-    """Load the JSON file `name` from the package's data folder."""
+    """Return the parsed content of the file `name` in `calibration/data`."""
     return json.loads(files(__package__).joinpath("data").joinpath(name).read_text())

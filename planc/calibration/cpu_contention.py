@@ -42,17 +42,19 @@ class ContentionMeter:
         return min(1.0, max(0.0, now - before - own_s) / there_s)
 
     def share_beside(self, ranks: Ranks, own_s: float) -> float:
-        """Return the mean of `others_share` over all ranks. This rank used `own_s` seconds. 0 on accelerators."""
+        """Return the mean over `ranks` of the share of processor time that processes outside the run used; 0 on
+        accelerators."""
         if not ranks.on_host:
             return 0.0
         return ranks.sum(self.others_share(ranks.sum(own_s))) / ranks.count
 
 
 def own_s(windows_s: Sequence[float], share: float) -> float:
-    """Return the estimated seconds of one call without other processes. `windows_s` are the mean seconds of a call in
-    several series of calls, during which other processes used `share` of the processors.
+    """Estimate the seconds that one call takes if no other process runs: the mean of the fastest series of calls, or
+    the mean of all series times (1 - `share`) if that is less.
 
-    It is the seconds of the fastest series, or (1 - `share`) times the mean of all series if that is less.
+    `windows_s` holds the mean seconds of a call in each series; `share` is the share of processor time that other
+    processes used meanwhile.
     """
     return min(min(windows_s), sum(windows_s) / len(windows_s) * (1 - share))
 

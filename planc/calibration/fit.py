@@ -27,9 +27,9 @@ STEP = 0.05
 
 
 def solved(x: Array, errors: Array, slopes: Array, weights: Array, parameters: Sequence[Parameter]) -> Array:
-    """Solve one damped Gauss-Newton step from `x` and return the new parameters within their bounds.
+    """Return the parameters' logarithms after one damped Gauss-Newton step from `x`, within the parameters' bounds.
 
-    `x` and the result are logarithms; `errors` are the residuals at `x`, and `slopes` their derivatives.
+    `errors` are the residuals at `x`, `slopes` their derivatives with respect to `x`, `weights` their weights.
     """
     import numpy as np
 
@@ -47,17 +47,17 @@ def solved(x: Array, errors: Array, slopes: Array, weights: Array, parameters: S
 
 
 def rounded(value: float) -> float:
-    """Round `value`, in any unit, to three significant digits, as in hardware files."""
+    """Return `value`, in any unit, rounded to three significant digits: the precision of a hardware file."""
     return float(f"{value:.3g}")
 
 
 def plain(value: float) -> str:
-    """Format `value`, in any unit, with three significant digits; without exponent, which the language cannot read."""
+    """Return `value`, in any unit, as text with three significant digits, without exponent."""
     return f"{Decimal(f'{value:.3g}'):f}"
 
 
 def shown(parameter: Parameter, value: float) -> str:
-    """Format `value` of `parameter` with three digits and a unit of the language."""
+    """Return `value` of `parameter` as text for a hardware file, with three digits and a unit, such as `12.5 us`."""
     if parameter.unit.startswith("share"):
         return f"{plain(100 * value)} %"
     if parameter.unit == "s":
@@ -66,8 +66,8 @@ def shown(parameter: Parameter, value: float) -> str:
 
 
 def with_field(text: str, parameter: Parameter, value: str) -> str:
-    """Return the hardware file `text` with one number of the parameter's chips replaced or added. `value` includes its
-    unit."""
+    """Return the hardware file `text` with the field of `parameter` set to `value` (with unit); unchanged if the file
+    declares none of the parameter's chips."""
     import re
 
     if not re.search(rf"^chip +({'|'.join(parameter.chips)})\(", text, re.MULTILINE):
@@ -82,8 +82,7 @@ def with_field(text: str, parameter: Parameter, value: str) -> str:
 
 
 def _with_field(line: str, field: str, value: str) -> str:
-    """Return a declaration with `field = value` in each of its brackets. The field is added if a bracket does not have
-    it."""
+    """Return the declaration `line` with `field` set to `value`; the field is added if the line has none."""
     import re
 
     found, count = re.subn(rf"\b{field} = [\d.]+( ?%| [A-Za-z/]+)?", f"{field} = {value}", line)

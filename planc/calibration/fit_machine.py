@@ -1,8 +1,8 @@
-"""Fit a hardware file's numbers to probes and a few training steps on one machine (`planc calibrate`).
+"""Fit a hardware file's numbers to microbenchmarks (probes) and a few training steps on one machine: `planc calibrate`.
 
-Peaks and bandwidths of a chip with a data sheet are fixed; for a chip whose hardware file counts no cores (a process of
-a computer) the highest measured rates replace them. The solver is that of `fit.py`: Gauss-Newton on logarithms with
-priors, errors beyond 8 % counted linearly. Each kind of probe has the same total weight.
+Peaks and bandwidths of a chip with a data sheet are fixed. A "chip" without a core count is a CPU process: the highest
+measured rates become its peaks. The solver is that of `fit.py`: Gauss-Newton on logarithms with priors and a Huber
+loss. Each kind of probe has the same total weight.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MIN_IMPROVEMENT = 2e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrated:
-    """The cluster with fitted numbers, and the seconds that it predicts for each probe (a microbenchmark) and step."""
+    """The result of a fit: the cluster with its fitted numbers, and the probes and steps that it was fitted to."""
 
     cluster: Cluster
     parameters: tuple[Parameter, ...]
@@ -52,25 +52,24 @@ class Calibrated:
     steps: tuple[MeasuredStep, ...]
 
     def fitted_s(self, probe: MeasuredProbe) -> float:
-        """Return the predicted seconds of `probe` by the cost model's formulas, without tables of measured rates, which
-        would repeat their own measurements."""
+        """Return the seconds of `probe` by formulas alone: tables of measured rates would return the measurement."""
         return predicted_s(probe.probe, without_tables(self.cluster))
 
     def error(self, probe: MeasuredProbe) -> float:
-        """Return the relative error of the fit for `probe`, a fraction: predicted over measured seconds, minus one."""
+        """Return the relative error (a fraction) of the fit for `probe`: predicted over measured seconds, minus one."""
         return self.fitted_s(probe) / probe.seconds - 1
 
     @property
     def far(self) -> tuple[str, ...]:
-        """Names of the steps whose relative error after the fit is larger than `FAR`."""
+        """Names of the steps that the fitted model predicts with a relative error above `FAR`."""
         return tuple(s.name for s in self.steps if abs(s.predicted_s(self.cluster) / s.seconds - 1) > FAR)
 
 
 def parameters_of(cluster: Cluster, *, tabled: bool = False) -> tuple[Parameter, ...]:
     """Return the parameters to fit for the machines of `cluster`: at most 12 of the chip and 6 of the network.
 
-    If `tabled` is True, op tables hold the measured rates. The peaks are then the highest measured rates, and no
-    efficiency exceeds 1.
+    `tabled`: the hardware file will also have tables of measured rates. The highest measured rates are then the peaks,
+    so no efficiency may exceed 1.
     """
     chip = cluster.chip
 
@@ -109,11 +108,11 @@ def calibrate(
     steps: Sequence[MeasuredStep] = (),
     tabled: Sequence[MeasuredProbe] = (),
 ) -> Calibrated:
-    """Fit the numbers of `cluster`, as it was declared, to `measured` probes and `steps`.
+    """Fit the hardware numbers of `cluster` to `measured` microbenchmarks and training `steps`.
 
-    With `tabled`, measurements by shape, the fitted machines have op tables from these and from the streams and
-    collectives of `measured`. The parameters of the curves are fitted to `measured` as before, and the overheads of ops
-    and steps to `steps` with the tables.
+    `tabled` are microbenchmarks for tables of measured rates by shape. If there are any, the result has such tables,
+    the parameters of the formulas are still fitted to `measured`, and the overheads per op and per step are fitted to
+    `steps` as predicted with the tables.
     """
     import numpy as np
 
@@ -140,7 +139,6 @@ def calibrate(
 
 
 def _fitted(problem: _FitProblem, x: Array, iterations: int = ITERATIONS) -> Array:
-    """Iterate from the initial point `x` until the loss no longer improves."""
     now = problem.loss(x)
     for _ in range(iterations):
         errors, slopes = problem.linear(x)
@@ -152,8 +150,7 @@ def _fitted(problem: _FitProblem, x: Array, iterations: int = ITERATIONS) -> Arr
 
 
 def _with_measured_peaks(cluster: Cluster, dtypes: set[str]) -> Cluster:
-    """Return the cluster with each efficiency multiplied into its peak, for a chip without a data sheet: its measured
-    rates are its peaks."""
+    """Multiply the efficiencies of matmuls, memory and network into their peaks if the chip has no data sheet."""
     chip, levels = cluster.chip, cluster.levels
     if chip.cores:
         return cluster
@@ -175,8 +172,6 @@ def _with_measured_peaks(cluster: Cluster, dtypes: set[str]) -> Cluster:
 
 
 def _with_tables_of(source: Cluster, cluster: Cluster) -> Cluster:
-    """Return `cluster` with the op tables of `source`. Both are the same machine with the same peaks; other parameters
-    differ."""
     levels = tuple(
         replace(mine, tables=theirs.tables) for mine, theirs in zip(cluster.levels, source.levels, strict=True)
     )
@@ -199,7 +194,7 @@ def _putting(base: Cluster, parameters: Sequence[Parameter]) -> Put:
 
 @dataclass(frozen=True)
 class _FitProblem:
-    """The least-squares problem: measured seconds, and the model that predicts them."""
+    """A nonlinear fit: measured seconds, their weights, and the model that predicts them."""
 
     probes: Sequence[MeasuredProbe]
     steps: Sequence[MeasuredStep]
@@ -240,8 +235,8 @@ class _FitProblem:
         return base - self.logs, slopes
 
     def better(self, x: Array, wanted: Array) -> Array:
-        """Return a point with a smaller loss than `x`: by line search towards the Gauss-Newton point `wanted`, or else
-        by coordinate search, since the loss has kinks where a maximum switches."""
+        """Return a point with a smaller loss than `x`, by line search towards the Gauss-Newton point `wanted`, or else
+        by coordinate search: the loss has kinks, because the model takes maxima."""
         now = self.loss(x)
         for share in (1.0, 0.5, 0.25, 0.1):
             there: Array = x + share * (wanted - x)
@@ -250,8 +245,7 @@ class _FitProblem:
         return self._one_by_one(x, now)
 
     def _one_by_one(self, x: Array, now: float) -> Array:
-        """Return the point after a coordinate search from `x`: each parameter is changed a little if that lowers the
-        loss. `now` is the loss at `x`."""
+        """Change one parameter after the other if that lowers the loss, which is `now` at `x`. Return the new point."""
         best = x
         for j in range(len(x)):
             for move in (0.5, -0.5, 0.1, -0.1, 0.02, -0.02):
@@ -264,8 +258,8 @@ class _FitProblem:
 
 
 def _weights(measured: Sequence[MeasuredProbe], steps: Sequence[MeasuredStep]) -> list[float]:
-    """Return a weight for each probe and step. Every kind of probe has the same total weight; all steps together have
-    `STEPS_WEIGHT` times that weight."""
+    """Return the weights of probes, then of steps: equal totals per kind of probe, and `STEPS_WEIGHT` times that for
+    steps."""
     counts: dict[str, int] = {}
     for m in measured:
         counts[m.probe.kind] = counts.get(m.probe.kind, 0) + 1
@@ -278,7 +272,7 @@ def _weights(measured: Sequence[MeasuredProbe], steps: Sequence[MeasuredStep]) -
 
 
 def _peaks(cluster: Cluster, measured: Sequence[MeasuredProbe]) -> Cluster:
-    """Return the machine with the highest measured rates as peaks if the chip has no data sheet."""
+    """Return `cluster` with the highest measured rates as peaks if its chip has no data sheet."""
     chip, levels = cluster.chip, cluster.levels
     if chip.cores:
         return cluster
@@ -307,10 +301,8 @@ def _peaks(cluster: Cluster, measured: Sequence[MeasuredProbe]) -> Cluster:
 
 
 def written(text: str, found: Calibrated, note: Sequence[str]) -> str:
-    """Return the hardware file `text` with the numbers of `found`, and `note` as comments below its name.
-
-    Peaks that were not measured are unchanged.
-    """
+    """Return the hardware file `text` with the fitted numbers of `found`. The lines of `note` become comments below the
+    first line. Peaks that were not measured are unchanged."""
     chip, kinds = found.cluster.chip, {m.probe.kind for m in found.probes}
     for parameter, value in zip(found.parameters, found.values, strict=True):
         text = with_field(text, parameter, shown(parameter, rounded(value)))
@@ -334,8 +326,7 @@ def _peak(found: Calibrated, field: str) -> Parameter:
 
 
 def _with_bandwidth(text: str, bytes_per_s: float) -> str:
-    """Return the hardware file `text` with the bandwidth of the network's levels, which is written after `at`,
-    replaced."""
+    """Return the hardware file `text` with the bandwidth of its `network` declarations (`at N GB/s`) replaced."""
     import re
 
     said = f"at {plain(bytes_per_s / 1e9)} GB/s"

@@ -1,7 +1,7 @@
 """Fit a hardware file's numbers to measured training steps of a few plans: `planc calibrate --from`.
 
-The priors are the file's own numbers, so eight runs are enough: parameters that they do not determine keep their value.
-The solver is that of `fit.py`: Gauss-Newton on logarithms, errors beyond 8 % counted linearly.
+The file's current numbers are the priors, so eight runs are enough: a number that no run determines stays unchanged.
+The solver is that of `fit.py`: Gauss-Newton on logarithms, with a Huber loss.
 """
 
 from __future__ import annotations
@@ -51,19 +51,18 @@ FIELDS: tuple[tuple[str, str, float, float, float, Place], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class FromSteps:
-    """A fitted machine, with the predicted seconds of its steps before the fit."""
+    """The result of a fit to training steps, and the seconds predicted for each step before the fit."""
 
     found: Calibrated
     before_s: tuple[float, ...]
 
     def errors(self) -> tuple[tuple[float, float], ...]:
-        """Return the relative error of each step before and after the fit: predicted over measured seconds, minus
-        one."""
+        """Return each step's relative error (predicted over measured seconds, minus one) before and after the fit."""
         pairs = zip(self.found.steps, self.before_s, strict=True)
         return tuple((s / one.seconds - 1, one.predicted_s(self.found.cluster) / one.seconds - 1) for one, s in pairs)
 
     def changed(self) -> Calibrated:
-        """Return the result with only the parameters that changed, to the digits of a hardware file."""
+        """Return the result with only the parameters whose text in the hardware file (three digits) changes."""
         pairs = zip(self.found.parameters, self.found.values, strict=True)
         moved = [(p, v) for p, v in pairs if not isclose(v, p.prior)]  # it went through a logarithm, which may round
         kept = [(p, v) for p, v in moved if shown(p, rounded(v)) != shown(p, rounded(p.prior))]
@@ -71,7 +70,7 @@ class FromSteps:
 
 
 def calibrate_from(cluster: Cluster, steps: Sequence[MeasuredStep]) -> FromSteps:
-    """Fit the numbers of `cluster`, as it was declared, to the seconds of `steps`, measured on machines of its chip.
+    """Fit the hardware numbers of `cluster` to the measured seconds of `steps`, all run on the chip of `cluster`.
 
     Raises ValueError if `steps` is empty.
     """
@@ -101,7 +100,6 @@ def calibrate_from(cluster: Cluster, steps: Sequence[MeasuredStep]) -> FromSteps
 
 
 def _parameters(cluster: Cluster) -> tuple[Parameter, ...]:
-    """Return the parameters of the machine to fit, with their current values as priors."""
     found = []
     for field, unit, spread, low, high, place in FIELDS:
         if place == "network" and not cluster.levels:

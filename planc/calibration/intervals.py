@@ -1,7 +1,7 @@
-"""Give 80 % prediction intervals, from the errors on published runs of the same class.
+"""80 % prediction intervals of step time and memory, from planc's errors on published runs of similar plans.
 
-The class of a plan is its chip, dense or with experts, and its framework; a wider class if too few runs are published.
-`make docs` writes the classes to `data/intervals.json` (`tests.lab.published.residuals`).
+Runs are grouped in classes: by chip, by dense or mixture of experts, by framework. A plan uses the narrowest class that
+has enough runs. `make docs` writes the classes to `data/intervals.json` (`tests.lab.published.residuals`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ NO_NUMBERS = "chips without measured numbers"
 
 @dataclass(frozen=True)
 class Subject:
-    """The properties of a plan that decide which published runs are compared with it."""
+    """The properties of a plan that select its class of published runs: chip, `dense` or `experts`, framework."""
 
     chip: str
     kind: str
     framework: str
 
     def classes(self, quantity: Quantity) -> Iterator[str]:
-        """Yield the names of the subject's classes for `quantity`, the narrowest first."""
+        """Yield the names of the classes for `quantity` that contain such a plan, from the narrowest to `all`."""
         if quantity == "step":
             family = family_of(self.chip)
             yield f"{self.kind}, {self.chip}, {self.framework}"
@@ -50,8 +50,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Ratios:
-    """A class of published runs, with its chips and frameworks. For `SHARE` of the runs, measured over predicted value
-    is between `low` and `high`."""
+    """A class of published runs. For `SHARE` of them, measured over predicted value is between `low` and `high`."""
 
     of: str
     runs: int
@@ -61,8 +60,8 @@ class Ratios:
     frameworks: tuple[str, ...]
 
     def around(self, value: float, plan: Plan, lowest: float = inf) -> Interval:
-        """Return the interval of a `value` predicted for `plan`, in its unit; it contains the value, and `lowest` if
-        that is smaller."""
+        """Return the prediction interval of `value`, predicted for `plan`, in the unit of `value`. It is widened where
+        needed to contain `value`, and down to `lowest` if that is smaller."""
         chip, frameworks = plan.cluster.chip.name, (OWN, *self.frameworks)
         unlike = [chip] * (chip not in self.chips) + [plan.framework] * (plan.framework not in frameworks)
         return Interval(
@@ -76,7 +75,7 @@ class Ratios:
 
 
 def subject_of(plan: Plan) -> Subject:
-    """Return the properties of `plan` that determine its class."""
+    """Return the properties of `plan` that select its class of published runs."""
     return Subject(plan.cluster.chip.name, "experts" if "experts" in plan.model.sizes else "dense", plan.framework)
 
 
@@ -90,50 +89,51 @@ def uncertainty(plan: Plan, step: Step, memory: Memory) -> Uncertainty:
 
 
 def allocated_gib(plan: Plan, memory: Memory) -> Interval:
-    """Return the interval of the peak allocated `memory` of `plan`."""
+    """Return the prediction interval (GiB) of the allocator's peak on the fullest device of `plan`, from its
+    `memory`."""
     least = memory.reserved_gib.low - outside_gib(plan, memory.per_device_gib)
     return ratios(subject_of(plan), "memory").around(memory.allocated_gib, plan, least)
 
 
 def held_gib(plan: Plan, memory: Memory) -> Reserved:
-    """Return the range of reserved memory (GiB) of the fullest device: the interval of the allocated `memory` of
-    `plan`, plus the memory outside tensors. The upper end is at least `memory.reserved_gib.high`."""
+    """Return the range (GiB) of memory that the fullest device of `plan` reserves: the prediction interval of allocated
+    memory plus memory outside the allocator. The upper end is at least `memory.reserved_gib.high`."""
     allocated, outside = allocated_gib(plan, memory), outside_gib(plan, memory.per_device_gib)
     return Reserved(low=allocated.low + outside, high=max(memory.reserved_gib.high, allocated.high + outside))
 
 
 def step_ratios(plan: Plan) -> Ratios:
-    """Return the class of the step of `plan`: `NO_NUMBERS` if its chip has the language's default efficiency."""
+    """Return the class of published runs for the step of `plan`; `NO_NUMBERS` if its chip was never measured."""
     if without_numbers(plan.cluster.chip):
         return _classes("step")[NO_NUMBERS]
     return ratios(subject_of(plan), "step")
 
 
 def ratios(subject: Subject, quantity: Quantity) -> Ratios:
-    """Return the narrowest class of `subject` for `quantity` with enough published runs."""
+    """Return the narrowest class of published runs that includes `subject` and has enough runs of `quantity`."""
     found = _classes(quantity)
     return next(found[name] for name in subject.classes(quantity) if name in found)
 
 
 def without_numbers(chip: Chip) -> bool:
-    """True if no published run used `chip` and its matmul efficiency is the language's default."""
+    """True if no published run used `chip` and its hardware file leaves the matmul efficiency at the default."""
     from planc.language.verbs.hardware import CHIP
 
     return not family_of(chip.name) and chip.matmul_efficiency == CHIP["matmul_efficiency"][1]
 
 
 def order_margin() -> float:
-    """Return the relative difference (a ratio minus one) of two predicted steps above which their order is reliable.
+    """Return by what fraction two predicted steps must differ for their order to be reliable.
 
-    Above it, the layout predicted slower was also measured slower in `SHARE` of pairs of published runs of one model on
-    one machine.
+    With a larger difference, the layout predicted to be slower was also measured slower in a share `SHARE` of pairs of
+    published runs of one model on one machine.
     """
     return float(bundled_intervals()["order_margin"])
 
 
 @cache
 def bundled_intervals() -> dict[str, Any]:
-    """Load `data/intervals.json`."""
+    """Return the content of `data/intervals.json`: classes of published runs by quantity, and `order_margin`."""
     facts: dict[str, Any] = bundled("intervals.json")
     return facts
 

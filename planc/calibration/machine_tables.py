@@ -1,4 +1,4 @@
-"""Op tables of one machine: the probes that `planc calibrate` measures, and the sentences of a hardware file."""
+"""Op tables, i.e. measured rates by shape or message size: their microbenchmarks, and their text in hardware files."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ ATTENDED = ((2, 8), (2, 8), (64, 256), (32, 64))
 
 
 def table_probes(dtypes: Iterable[str], *, large: bool = False) -> list[Probe]:
-    """Return the probes for op tables besides those of the fit: matmuls in `dtypes`, attention forward and backward.
+    """Return the microbenchmarks that only op tables need: matmuls in `dtypes`, and attention forward and backward.
 
-    Streams and collectives of the fit already serve as tables. `large` is as in `probes`.
+    Those of memory streams and collectives are already in `probes`. `large` selects the sizes for an accelerator.
     """
     more = LARGE if large else 1
     sides = [more * n for n in LENGTHS]
@@ -33,8 +33,8 @@ def table_probes(dtypes: Iterable[str], *, large: bool = False) -> list[Probe]:
 
 
 def with_measured_tables(cluster: Cluster, measured: Sequence[MeasuredProbe]) -> Cluster:
-    """Return `cluster` with tables from `measured`: for its chip, and for the link or level that groups of neighbours
-    use. Rates above a chip's peak, which is rounded, are set to the peak."""
+    """Return `cluster` with op tables from `measured`: compute for its chip, collectives for its link, or for its
+    network if a node has one device. A rate above the chip's peak is set to the peak."""
     points: dict[tuple[TableOp, str, int], dict[tuple[int, ...], float]] = {}
     for m in measured:
         op: TableOp = m.probe.op if m.probe.kind == "collective" else m.probe.kind  # type: ignore[assignment]
@@ -67,7 +67,7 @@ def without_tables(cluster: Cluster) -> Cluster:
 
 
 def _size_and_work(probe: Probe) -> tuple[tuple[int, ...], float]:
-    """Return the size of `probe` as a table has it, and the FLOPs or bytes whose rate is measured."""
+    """Return the size of `probe` as in an op table, and its work in FLOPs or bytes."""
     if probe.kind == "collective":
         return probe.sizes[1:], float(probe.sizes[1])
     if probe.kind == "stream":
@@ -76,7 +76,7 @@ def _size_and_work(probe: Probe) -> tuple[tuple[int, ...], float]:
 
 
 def table_sentences(cluster: Cluster) -> Iterator[str]:
-    """Yield the tables of `cluster` as sentences of the language."""
+    """Yield each op table of `cluster` as a `measured ...` sentence of a hardware file."""
     chip, link = cluster.chip, cluster.link
     owners: list[tuple[str, tuple[OpTable, ...], float]] = [
         (link.name, link.tables, link.bandwidth_bytes_per_s),
@@ -106,7 +106,6 @@ def _size(op: TableOp, size: tuple[int, ...]) -> str:
 
 
 def _number(value: float) -> str:
-    """Return `value` as text with four digits and no exponent."""
     from decimal import Decimal
 
     return f"{Decimal(f'{value:.4g}'):f}"

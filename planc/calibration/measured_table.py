@@ -1,7 +1,7 @@
-"""Read a table of measured runs for `planc calibrate --from`: CSV with a header, or JSON.
+"""Read a table of measured runs for `planc calibrate --from`: CSV with a header, or a JSON list of objects.
 
-A row has the path of a plan file relative to the table, and the seconds of its step or the receipt that has them;
-`peak_bytes`, the peak of allocated memory of a device, is optional. JSON is a list of such objects.
+Columns: `plan`, the path of a plan file; either `seconds` of a step, or `receipt`, the path of the JSON result of
+`planc train`; optionally `peak_bytes`, the peak memory allocated on a device. Paths are relative to the table's folder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST = 1e18
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRun:
-    """A row of a table. Paths are relative to the table's folder."""
+    """One measured run of a plan. `line` is its line in a CSV file, or its 1-based index in a JSON list."""
 
     line: int
     plan: str
@@ -62,7 +62,7 @@ def read_table(path: Path) -> tuple[MeasuredRun, ...]:
 
 
 def unusable_table(path: Path, line: int, message: str) -> PlanError:
-    """Return the error for the table at `path` with `message` at `line`."""
+    """Return error E1036 with `message`, at `line` of the table at `path`."""
     return PlanError([Diagnostic("E1036", f"{path.name}: {message}", Span(str(path), line, 1, line, 1))])
 
 
@@ -115,7 +115,7 @@ def _run(row: dict[str, Any], line: int) -> MeasuredRun:
 
 
 def _number(value: Any, name: str, line: int) -> float | None:
-    """Parse the cell `value` of column `name` as a number. None if the cell is empty."""
+    """Parse `value` of column `name`. None if it is empty."""
     if value is None or value == "":
         return None
     try:

@@ -1,7 +1,7 @@
-"""Parameters of a fit: each has its chips, a field of the hardware language, a prior and bounds.
+"""Fitted parameters: fields of hardware files, each with its chips, prior and bounds.
 
-Chips may share a parameter. `prior` is its value without data, `spread` the standard deviation of the prior's
-logarithm.
+`prior` is the value without data, and `spread` the standard deviation of its logarithm. Several chips may share one
+parameter.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FIELDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """`field` as a hardware file writes it; `low` and `high` are physical bounds in `unit`."""
+    """One fitted parameter: the field `field` of a hardware file. `low` and `high` are physical bounds in `unit`."""
 
     name: str
     field: str
@@ -43,7 +43,7 @@ class Parameter:
     place: Place = "chip"
 
     def put(self, cluster: Cluster, value: float) -> Cluster:
-        """Return `cluster` with this parameter set to `value`; unchanged if the parameter is of another chip."""
+        """Return `cluster` with this parameter set to `value`; unchanged if its chip is not in `chips`."""
         if cluster.chip.name not in self.chips:
             return cluster
         name = FIELDS.get(self.field, self.field)
@@ -90,5 +90,5 @@ FAMILIES = {"Ampere": AMPERE, "Hopper": HOPPER, "Blackwell": (*BLACKWELL, *ULTRA
 
 
 def family_of(chip: str) -> str:
-    """Return the GPU generation of `chip`, or TPUs; "" if no published run used such a chip."""
+    """Return "Ampere", "Hopper", "Blackwell" or "TPUs", the generation of `chip`; "" for any other chip."""
     return next((name for name, chips in FAMILIES.items() if chip in chips), "")

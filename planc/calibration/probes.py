@@ -35,8 +35,8 @@ STREAMED = 3
 
 
 def predicted_s(probe: Probe, cluster: Cluster, groups: Mapping[int, DeviceGroup] | None = None) -> float:
-    """Return the seconds of `probe` on `cluster` that the cost model predicts. `groups` are device groups by size, if
-    the caller has them."""
+    """Return the seconds that the cost model predicts for microbenchmark `probe` on `cluster`. `groups` are device
+    groups by size, if already known."""
     chip = cluster.chip
     if probe.kind == "collective":
         group, buffer = probe.sizes
@@ -54,7 +54,7 @@ def predicted_s(probe: Probe, cluster: Cluster, groups: Mapping[int, DeviceGroup
 
 
 def neighbour_group(cluster: Cluster, group: int) -> DeviceGroup:
-    """Return the device group of `group` neighbouring devices, if all devices are divided into such groups."""
+    """Return a group of `group` adjacent devices, in a machine that is divided into such groups."""
     devices = cluster.devices
     mesh = Mesh.of({"outer": devices // group, "group": group}, Cause(span=Place("", 1, 1, 1, 1), sentence=""))
     return device_group(mesh, cluster, ("group",))
@@ -62,8 +62,7 @@ def neighbour_group(cluster: Cluster, group: int) -> DeviceGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredProbe:
-    """A probe (a microbenchmark) and the seconds of one call. Calls are timed in several series, and the fastest
-    counts."""
+    """A microbenchmark and the seconds of one call in the fastest of several series of calls."""
 
     probe: Probe
     seconds: float
@@ -71,7 +70,7 @@ class MeasuredProbe:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredStep:
-    """A measured training step of a plan."""
+    """A training step of a plan, and its measured `seconds`."""
 
     name: str
     sharded: Sharded
@@ -83,13 +82,13 @@ class MeasuredStep:
 
     @classmethod
     def of(cls, name: str, costed: CostedPlan, seconds: float) -> MeasuredStep:
-        """Make a step of the plan `name` with the measured `seconds` and its `costed` plan, as of `planc check`."""
+        """Return the step of the costed plan `costed`, called `name`, with its measured `seconds`."""
         rows = None if costed.backend is None else costed.timed.rows
         return cls(name=name, sharded=costed.sharded, rows=rows, seconds=seconds, target=costed.target)
 
     def predicted_s(self, cluster: Cluster) -> float:
-        """Predict the seconds of the step with the numbers of `cluster`; device count, layouts and collectives are
-        unchanged."""
+        """Return the predicted seconds of this step with the hardware numbers of `cluster`. Device count, layouts and
+        collectives are unchanged."""
         before = self.sharded.plan
         plan = replace(before, cluster=with_numbers(before.cluster, cluster))
         plan.cache.share(before.cache)  # what a plan has worked out for itself depends on no machine
@@ -97,7 +96,7 @@ class MeasuredStep:
 
 
 def with_numbers(cluster: Cluster, numbers: Cluster) -> Cluster:
-    """Return `cluster`, with its own device count and shape, and the hardware `numbers` of another one."""
+    """Return `cluster` with the chip, link and network levels of the cluster `numbers`."""
     return replace(cluster, chip=numbers.chip, link=numbers.link, levels=numbers.levels)
 
 
@@ -117,7 +116,8 @@ LARGE = 8
 
 
 def probes(devices: int, dtypes: Iterable[str], *, large: bool = False) -> list[Probe]:
-    """Return all probes for `devices` devices: matmuls in each dtype, streams, attention, collectives by group size."""
+    """Return microbenchmarks: matmuls in `dtypes`, memory streams, attention, and collectives for each group size that
+    divides `devices`. `large` selects accelerator sizes."""
     more = LARGE if large else 1
     found = [
         Probe(kind="matmul", sizes=tuple(more * n for n in sizes), dtype=dtype) for dtype in dtypes for sizes in MATMULS

@@ -1,7 +1,4 @@
-"""The model families, one file each; `parts/` has the building blocks.
-
-Each file has one `FAMILY`.
-"""
+"""The model families, one file each, which defines the constant `FAMILY`; `parts/` has the building blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from planc.ir.model import Model
 
 @cache
 def families() -> dict[str, ModelFamily]:
-    """Return every model family, by the name of its file in this folder."""
+    """Return all model families. The keys are the names of their files, without `.py`."""
     return {info.name: _family(info.name) for info in pkgutil.iter_modules(__path__) if not info.ispkg}
 
 
@@ -31,10 +28,9 @@ _SIZE = re.compile(r'^    "(\w+)": ', re.MULTILINE)
 
 @cache
 def model_names() -> dict[str, str]:
-    """Return every model's name, with the file of the family that builds it.
+    """Return the names of all models, each with the name of its family's file.
 
-    Parsed from the tables of sizes as text: a plan needs one family, and importing all of them takes longer than the
-    rest of checking it.
+    The files are searched as text: importing every family takes longer than checking a plan, which needs only one.
     """
     folder = importlib.resources.files(__name__)
     texts = {item.name.removesuffix(".py"): item.read_text() for item in folder.iterdir() if item.name.endswith(".py")}
@@ -42,14 +38,13 @@ def model_names() -> dict[str, str]:
 
 
 def build_model(name: str, changes: dict[str, int] | None = None) -> Model:
-    """Return the op graph of the model `name`.
+    """Return the op graph of the model `name`, such as `llama3_8b`.
 
-    `changes` overrides sizes by name, as `model llama3_8b(layers = 4)` does. Raises KeyError for an unknown model, and
-    ValueError for invalid sizes.
+    `changes` replaces sizes, such as {"layers": 4}. Raises KeyError for an unknown model, ValueError for invalid sizes.
     """
     return _family(model_names()[name]).build(name, changes)
 
 
 def config_types() -> dict[str, ModelFamily]:
-    """Return the family that reads a Hugging Face config, by the config's `model_type`."""
+    """Return the families that read Hugging Face configs, by the `model_type` of the config."""
     return {kind: family for family in families().values() for kind in family.model_types}

@@ -55,7 +55,8 @@ Megatron-LM's functional tests: grouped query heads, and an untied head."""
 
 
 def blocks(size: Size) -> dict[Section, Part]:
-    """The one kind of block of a `size` without rotary positions, with LayerNorm and biases where it is `biased`."""
+    """Return the ops of a block without rotary positions, by kind; `size.biased` (of `size`) adds biases and
+    LayerNorm."""
     biased = size.biased
     return {
         BLOCK: attention(grouped=size.kv_heads > 0, rotary=False, biased=biased, biased_norm=biased)

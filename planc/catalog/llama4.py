@@ -41,8 +41,7 @@ def _blocks(size: Size) -> dict[Section, Part]:
 
 
 def _kind(layer: int, *, dense: bool) -> Section:
-    """Return the kind of block of `layer`, counted from 0. With `dense`, every second layer (0, 2, ...) has an MLP
-    instead of experts."""
+    """Return the kind of block of `layer`: with `dense`, layers 0, 2, 4, ... have an MLP and the others experts."""
     whole = layer % PERIOD == PERIOD - 1
     if dense and layer % 2 == 0:
         return DENSE if whole else DENSE_CHUNKED

@@ -27,8 +27,6 @@ LETTERS: dict[str, Section] = {"M": MIXER, "*": ATTENTION, "-": FEED_FORWARD, "E
 
 
 def _kinds(pattern: str) -> tuple[Section, ...]:
-    """Return the kind of each layer from `pattern`, which has one letter per layer. Raises ValueError for an unknown
-    letter."""
     unknown = sorted(set(pattern) - set(LETTERS))
     if unknown:
         raise ValueError(f"the pattern has the letter {unknown[0]!r}; layers are {' '.join(LETTERS)}")
@@ -109,8 +107,7 @@ WORDS: dict[str, Section] = {
 
 
 def _kinds_of(config: Config) -> tuple[Section, ...]:
-    """Return the kind of each layer. The config has a list of names, or else a pattern of letters. `num_hidden_layers`,
-    if present, must be their number."""
+    """Return the kind of each layer: the config has a list of names or a pattern of letters."""
     words = config.value("layers_block_type", "layer_types")
     pattern = config.value("hybrid_override_pattern")
     layers = config.value("num_hidden_layers")
@@ -128,8 +125,6 @@ def _kinds_of(config: Config) -> tuple[Section, ...]:
 
 
 def _shared(config: Config) -> int:
-    """Return the width of the shared expert. Raises ValueError if the config does not have exactly one shared
-    expert."""
     if config.whole("n_shared_experts", default=1, minimum=0) != 1:
         raise ValueError("n_shared_experts is not 1, and planc's nemotron_h family has one")
     return config.whole("moe_shared_expert_intermediate_size")
@@ -155,8 +150,6 @@ def _blocks(size: Size) -> dict[Section, Part]:
 
 
 def _first_kinds(name: str, size: Size, layers: int) -> tuple[Section, ...]:
-    """Return the kinds of the first `layers` layers of the model's pattern. Raises ValueError if the pattern is
-    shorter."""
     if layers > len(size.kinds):
         raise ValueError(f"the pattern of {name} has {len(size.kinds)} layers, not {layers}")
     return size.kinds[:layers]

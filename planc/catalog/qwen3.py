@@ -50,8 +50,8 @@ def _read(config: Config) -> Size:
 
 
 def sliding_layers(config: Config, layers: int) -> tuple[int, tuple[Section, ...]]:
-    """Return the sliding window (tokens) and the kind of each of the `layers`. `layer_types` of the `config` says which
-    layers slide; without it, layers from `max_window_layers` on slide. (0, ()) if sliding attention is off."""
+    """Return the sliding window (tokens; 0: off) and the kind of each of the `layers`. `layer_types` of the `config`
+    says which layers have a sliding window; without that field, those from `max_window_layers` on."""
     window, begin = config.window(default=4096), config.whole("max_window_layers", default=28, minimum=0)
     slides = config.windows(layers) or tuple(layer >= begin for layer in range(layers))
     if not config.flag("use_sliding_window", default=False) or not window:

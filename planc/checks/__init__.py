@@ -1,6 +1,6 @@
-"""The rules: a page for each code, and a file for each rule that checks a plan (`plan`) or a costed plan (`cost`).
+"""The rules that produce diagnostics: rules on plans are in `plan`, rules on costed plans in `cost`, one file each.
 
-Other codes are raised where the mistake occurs. Pages are read on demand.
+Codes without a file are raised where the mistake occurs. Every code has a page, which is read when needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @cache
 def rules() -> dict[str, Rule]:
-    """Return every rule by code, in numeric order."""
+    """Return all rules by diagnostic code, such as E0203, in numeric order."""
     looking = {rule.code: rule for folder in ("plan", "cost") for rule in _rules_of(folder)}
     found = {code: looking.get(code, Rule(code)) for code in codes()}
     assert looking.keys() <= found.keys(), f"no page: {sorted(looking.keys() - found.keys())}"
@@ -29,8 +29,8 @@ def rules() -> dict[str, Rule]:
 
 
 def check_plan(plan: Plan) -> CheckedPlan:
-    """Run the plan rules on `plan`. Return the plan with their diagnostics. Raises PlanError with all diagnostics if
-    one is an error."""
+    """Run all plan rules on `plan`, and return it with their warnings and notes. Raises PlanError with all diagnostics
+    if one is an error."""
     found = plan_findings(plan)
     if has_errors(found):
         raise PlanError(in_order(found))
@@ -38,27 +38,27 @@ def check_plan(plan: Plan) -> CheckedPlan:
 
 
 def assume_checked(plan: Plan) -> CheckedPlan:
-    """Return `plan` as a CheckedPlan without running a rule. The caller has run the rules in parts, or knows that they
-    hold."""
+    """Return `plan` as a CheckedPlan without running any rule: the caller knows that it has no errors."""
     return CheckedPlan(settled(plan))
 
 
 def plan_findings(plan: Plan, left_out: frozenset[str] = frozenset()) -> list[Diagnostic]:
-    """Return the diagnostics of the plan rules.
+    """Return the diagnostics of all plan rules on `plan`.
 
     Args:
-        left_out: verbs of sentences that are missing because they could not be read; rules about them are skipped.
+        left_out: verbs of sentences that could not be read. Rules about them are skipped.
     """
     asked = [r for r in _rules_of("plan") if not left_out or (r.about and left_out.isdisjoint(r.about))]
     return [d for rule in asked if rule.check for d in rule.check(plan)]
 
 
 def broken_rule(plan: Plan, *, of_batch: bool | None = None) -> Diagnostic | None:
-    """Return the first diagnostic that a rule finds on `plan`; None if there is none.
+    """Return the first diagnostic that the selected plan rules report on `plan`; None if they report none.
 
     Args:
         plan: any plan.
-        of_batch: True runs the rules of the batch, warnings included; False runs all others and None all, errors only.
+        of_batch: None: rules that report errors; False: those of them that do not depend on the batch; True: all rules
+            that depend on the batch, warnings included.
     """
     for rule in _rules_of("plan"):
         asked = rule.of_batch if of_batch else rule.severity == "error" and not (of_batch is False and rule.of_batch)
@@ -68,7 +68,7 @@ def broken_rule(plan: Plan, *, of_batch: bool | None = None) -> Diagnostic | Non
 
 
 def judge_plan(costed: CostedPlan) -> list[Diagnostic]:
-    """Return the diagnostics of the cost rules on `costed`, and those of the plan's own `expect` sentences."""
+    """Return the diagnostics of the cost rules on `costed`, failed `expect` sentences included."""
     return [d for rule in _rules_of("cost") if rule.check for d in rule.check(costed)]
 
 

@@ -1,4 +1,4 @@
-"""Edits that rules offer: replace a sentence, or add one below the mesh."""
+"""Edits of a plan's text that rules offer as fixes: replace, remove or add a sentence."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from planc.ir.mesh import Mesh
 
 
 def sentence(verb: str, rest: str) -> str:
-    """Return the text of a sentence: `verb` padded to its column, as the formatter writes it, and `rest`."""
+    """Return the sentence `verb` `rest` with the spacing of the formatter."""
     return f"{verb:<9} {rest}"
 
 
 def replace(cause: Cause | None, text: str, *, safe: bool = False) -> Fix | None:
-    """Return the edit that replaces the sentence of `cause` by `text`. None if a layout (a shared file of sentences)
-    wrote the sentence. `safe`: the edit keeps the plan's meaning."""
+    """Return the edit that replaces the sentence at `cause` by `text`. None if it comes from a layout (a file of
+    sentences for `use`). `safe`: the plan's meaning stays the same."""
     if cause is None or cause.via:
         return None
     on, colon, _ = cause.sentence.partition(":")
@@ -24,25 +24,24 @@ def replace(cause: Cause | None, text: str, *, safe: bool = False) -> Fix | None
 
 
 def remove(cause: Cause, *, safe: bool = False) -> Fix | None:
-    """Return the edit that removes the sentence of `cause`. None if a layout (a shared file of sentences) wrote the
-    sentence. `safe`: the edit keeps the plan's meaning."""
+    """Return the edit that removes the sentence at `cause`; None if a layout wrote it. `safe` is as in `replace`."""
     span = cause.span
     line = Span(span.file, span.line, 1, span.end_line + 1, 1)
     return None if cause.via else Fix("remove this sentence", (Edit(line, ""),), safe)
 
 
 def add(mesh: Mesh, text: str) -> Fix:
-    """Return the edit that adds the sentence `text` on the line after that of `mesh`."""
+    """Return the edit that adds the sentence `text` below the `mesh` sentence."""
     line = mesh.cause.span.end_line + 1
     at = Span(mesh.cause.span.file, line, 1, line, 1)
     return Fix(f"add `{' '.join(text.split())}`", (Edit(at, text + "\n"),))
 
 
 def mesh_sentence(sizes: dict[str, int]) -> str:
-    """Return the text of a mesh sentence. `sizes` maps each axis, outermost first, to its number of ranks."""
+    """Return a `mesh` sentence. `sizes` maps each axis name, outermost first, to its number of ranks."""
     return sentence("mesh", " > ".join(f"{name} {size}" for name, size in sizes.items()))
 
 
 def divisors(n: int, most: int = 4096) -> list[int]:
-    """Return every divisor of `n` from 1 up to `most`, at most 4096."""
+    """Return every divisor of `n` up to the smaller of `most` and 4096, in ascending order."""
     return [d for d in range(1, min(n, most, 4096) + 1) if n % d == 0]

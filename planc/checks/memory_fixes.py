@@ -1,4 +1,4 @@
-"""Edits that reduce a plan's memory, each costed: the memory it saves, and the time it takes."""
+"""Edits that reduce a plan's memory, each with the memory and the step time of the edited plan."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Change = Callable[[Plan], Plan]
 
 @dataclass(frozen=True)
 class MemoryFix:
-    """One change of a plan that may reduce its memory, with the edit of its text. Two changes of one `kind` exclude
-    each other."""
+    """A change of a plan that may reduce its memory, and the same change as an edit of its text. Of changes with the
+    same `kind`, at most one can be made."""
 
     kind: str
     title: str
@@ -30,7 +30,7 @@ class MemoryFix:
 
 @dataclass(frozen=True)
 class CostedFixes:
-    """Changes made together, with the memory and the step time of the changed plan."""
+    """One or more changes of a plan, with the memory (GiB of the fullest device) and step time of the changed plan."""
 
     memory_fixes: tuple[MemoryFix, ...]
     gib: float
@@ -42,7 +42,7 @@ class CostedFixes:
 
     @property
     def fix(self) -> Fix | None:
-        """The edits of all changes in one fix. None if a change has no edit."""
+        """One fix with the edits of all changes. None if one of them has no edit."""
         fixes = [m.fix for m in self.memory_fixes]
         if None in fixes or not fixes:
             return None
@@ -51,7 +51,7 @@ class CostedFixes:
 
 
 def cost_fixes(costed: CostedPlan, *memory_fixes: MemoryFix) -> CostedFixes | None:
-    """Return the plan of `costed` with `memory_fixes`, costed for the same target; None if the target refuses it."""
+    """Apply `memory_fixes` to the plan of `costed` and cost it for the same target. None if the target refuses it."""
     plan = costed.sharded.plan
     for candidate in memory_fixes:
         plan = candidate.change(plan)
@@ -62,12 +62,12 @@ def cost_fixes(costed: CostedPlan, *memory_fixes: MemoryFix) -> CostedFixes | No
 def combined_fixes(
     costed: CostedPlan, singles: list[CostedFixes], capacity_gib: float, most: int = 4
 ) -> CostedFixes | None:
-    """Return fixes that together make the plan fit. The fixes that save the most memory alone are added first, one by
-    one. None if the plan never fits.
+    """Combine fixes until the plan fits, those that save the most memory first. None if it does not fit with `most` of
+    them.
 
     Args:
         costed: the plan that does not fit.
-        singles: each fix costed alone.
+        singles: each fix, costed without the others.
         capacity_gib: memory of one device.
         most: largest number of fixes.
     """
@@ -86,7 +86,7 @@ def combined_fixes(
 
 
 def memory_fixes(plan: Plan) -> Iterator[MemoryFix]:
-    """Yield every change that may reduce the memory of `plan`."""
+    """Yield changes of `plan` that may reduce its memory, such as recomputation or a smaller microbatch."""
     yield from _recompute(plan)
     yield from _microbatch(plan)
     yield from _gather(plan)
@@ -137,7 +137,7 @@ def _gather(plan: Plan) -> Iterator[MemoryFix]:
 
 
 def _stores(plan: Plan) -> Iterator[MemoryFix]:
-    """Yield changes that shard replicated state over the data-parallel axes, the optimizer state first."""
+    """Yield changes that shard optimizer state, then gradients, then parameters over the data-parallel axes."""
     axes = plan.store("optimizer") or plan.data_axes
     whole = [n for n in reversed(NOUNS) if not plan.store(n)]
     if not axes or any(s.region for s in plan.stores):
@@ -154,7 +154,7 @@ def _stores(plan: Plan) -> Iterator[MemoryFix]:
 
 
 def _sequence(plan: Plan) -> Iterator[MemoryFix]:
-    """Yield sequence parallelism: shard the residual stream over the axes that shard the ffn dim."""
+    """Yield the change to sequence parallelism over the axes that shard the ffn dim."""
     names = {a for s in plan.shards if s.dim == "ffn" and not s.region for a in s.axes}
     axes = plan.mesh.in_order(names)
     taken = any(s.dim == "sequence" for s in plan.shards)
@@ -168,7 +168,7 @@ def _sequence(plan: Plan) -> Iterator[MemoryFix]:
 
 
 def _wider_shard_axis(plan: Plan) -> Iterator[MemoryFix]:
-    """Yield changes of the mesh that halve a replica axis, and double the axis that state is sharded over."""
+    """Yield meshes that halve a replica axis and double the axis that state is sharded over."""
     stored = plan.store("optimizer")
     replica = [a for a in plan.data_axes if a not in stored]
     if not stored or plan.mesh.views:
@@ -186,6 +186,4 @@ def _wider_shard_axis(plan: Plan) -> Iterator[MemoryFix]:
 
 
 def _write(plan: Plan, cause: Cause | None, text: str) -> Fix | None:
-    """Return the edit that replaces the sentence of `cause` by `text`, or that adds `text` below the mesh if `cause` is
-    None."""
     return replace(cause, text) if cause is not None else add(plan.mesh, text)

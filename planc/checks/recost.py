@@ -1,4 +1,4 @@
-"""Costs a changed plan as the original was costed, to show the effect of an edit."""
+"""Cost a changed plan in the same way as the original, to show the effect of an edit."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def recost(plan: Plan, costed: CostedPlan) -> CostedPlan | None:
-    """Return a changed `plan`, costed for the target of `costed`. The changed plan must pass the checks.
+    """Return the changed `plan` with its cost for the target of `costed`; None if the target refuses it.
 
-    None if the target refuses the changed plan, since such an edit is useless.
+    The caller guarantees that the changed plan passes the checks.
     """
     from planc.costing import cost_plan
     from planc.sharding.propagate import propagate
@@ -27,5 +27,5 @@ def recost(plan: Plan, costed: CostedPlan) -> CostedPlan | None:
 
 
 def gib(costed: CostedPlan) -> float:
-    """Return the GiB of tensors and reserve on the fullest device of `costed`."""
+    """Return the total GiB that the fullest device of `costed` needs."""
     return costed.memory.per_device_gib.total

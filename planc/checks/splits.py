@@ -1,4 +1,4 @@
-"""Dims that are sharded over axes, and edits that resize the mesh to make one divisible."""
+"""Dims and the axes that shard them, and edits that resize an axis so that a dim is divisible."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from planc.ir.plan import Plan
 
 
 def divided(plan: Plan) -> Iterator[tuple[str, tuple[str, ...], str]]:
-    """Yield each dim that `plan` shards, with its axes and the region (a part of the model with a layout of its own).
-    The batch is left out, and each pair of dim and axes is yielded once."""
+    """Yield (dim, axes, region) for each dim that `plan` shards, except the batch. The region is the part of the model
+    with that layout, "" for all. A dim with the same axes in several regions is yielded once."""
     seen = set()
     for shard in plan.shards:
         regions = (shard.region,) if shard.region else ("", *plan.model.regions)
@@ -23,8 +23,8 @@ def divided(plan: Plan) -> Iterator[tuple[str, tuple[str, ...], str]]:
 
 
 def resize(plan: Plan, axis: str, legal: list[int]) -> Fix | None:
-    """Return the edit that gives `axis` a smaller size, the largest of the `legal` sizes that works. The data axis
-    grows by the same factor, so the number of ranks stays. None if no size works."""
+    """Return the edit that shrinks `axis` to the largest possible size in `legal`. A data axis grows by the same
+    factor, so that the number of ranks stays the same. None if no size works."""
     sizes = plan.mesh.sizes
     if axis not in sizes:
         return None  # an axis of a view: its product is another
@@ -41,7 +41,7 @@ def resize(plan: Plan, axis: str, legal: list[int]) -> Fix | None:
 
 
 def _with_data_axis(plan: Plan, axis: str, legal: list[int]) -> Fix | None:
-    """Return an edit like that of `resize`, for a plan without a data axis: it adds a new outermost data axis."""
+    """Return the edit that shrinks `axis` and adds an outermost data axis, so that the rank count stays the same."""
     sizes = plan.mesh.sizes
     if "dp" in sizes or plan.data_axes:
         return None

@@ -1,4 +1,4 @@
-"""Balance of a pipeline's work over its ranks, and splits that balance it better."""
+"""The work of each pipeline rank, and pipeline splits that balance it better."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from planc.ir.sharding import Sharded
 
 
 def rank_seconds(sharded: Sharded) -> list[float]:
-    """Return the seconds of compute of one microbatch on each pipeline rank: forward, backward and recompute."""
+    """Return the compute seconds of one microbatch on each pipeline rank: forward, backward and recompute together."""
     from planc.sharding.stage_assignment import sections_on
 
     each = section_seconds(sharded)
@@ -15,8 +15,8 @@ def rank_seconds(sharded: Sharded) -> list[float]:
 
 
 def section_seconds(sharded: Sharded) -> dict[str, float]:
-    """Return the forward, backward and recompute seconds of one microbatch in the embedding, the head, and one layer of
-    each kind of block, by the name of that section of the model."""
+    """Return the compute seconds of one microbatch in the embedding (`first`), the head (`last`) and one layer of each
+    kind of block: forward, backward and recompute together."""
     from planc.costing.compute.section import section_time
 
     times = {s: section_time(sharded, s, sharded.plan.cluster.chip) for s in sharded.ops}
@@ -24,8 +24,8 @@ def section_seconds(sharded: Sharded) -> dict[str, float]:
 
 
 def even_stages(sharded: Sharded) -> tuple[tuple[int, int], ...]:
-    """Return the layer ranges of virtual stages that balance the work, embedding and head included. Layers are given
-    one by one to the rank with the least work."""
+    """Return (first layer, end) of each stage so that the ranks have similar work, embedding and head included. Greedy:
+    each further layer goes to the rank with the least work."""
     from planc.sharding.stage_assignment import virtual_stages
 
     plan, each = sharded.plan, section_seconds(sharded)
@@ -46,7 +46,8 @@ def even_stages(sharded: Sharded) -> tuple[tuple[int, int], ...]:
 
 
 def stages_text(stages: tuple[tuple[int, int], ...]) -> str:
-    """Return `stages`, layer ranges, in the form of a `split` sentence: `[embed + 9, 2 x 8 layers, 7 + head]`."""
+    """Return `stages`, (first layer, end) of each, as a `split` sentence has them: `[embed + 9, 2 x 8 layers, 7 +
+    head]`."""
     sizes = [b - a for a, b in stages]
     parts: list[str] = []
     index = 1

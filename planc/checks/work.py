@@ -1,4 +1,4 @@
-"""Sharding of matmul and attention work: the axes that shard it, and the work that each axis repeats."""
+"""FLOPs of matmuls and attention, and the fraction of them that the ranks of an axis all repeat."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from planc.sharding.propagate import override_of
 
 
 def copies(sharded: Sharded, section: str) -> int:
-    """Return how often `section` occurs in the whole model: once for an end of the model, once per layer for a kind of
-    block."""
+    """Return the number of copies of `section` in the model: the number of layers for a kind of block, 1 for embedding
+    or head."""
     model = sharded.model
     return model.layers_of(section) if section in model.blocks else 1
 
 
 def flops(sharded: Sharded) -> list[tuple[OpSharding, float]]:
-    """Return each matmul or attention op of `sharded` with its FLOPs on one device, over the whole model and one
-    microbatch."""
+    """Return each matmul or attention op of `sharded` with its FLOPs per device for a microbatch, summed over all
+    layers."""
     from planc.costing.compute.flops import op_flops
 
     return [
@@ -27,8 +27,8 @@ def flops(sharded: Sharded) -> list[tuple[OpSharding, float]]:
 
 
 def repeated_share(sharded: Sharded, axis: str) -> float:
-    """Return the fraction of the matmul and attention FLOPs that every rank along `axis` repeats, because `axis` does
-    not shard them. Ops with an override are not counted."""
+    """Return the fraction of matmul and attention FLOPs that all ranks along `axis` repeat. Ops with a parameter
+    override are left out."""
     done = [(o, amount) for o, amount in flops(sharded) if not _overridden(sharded, o)]
     total = sum(amount for _, amount in done)
     alike = [amount for o, amount in done if not _divides(o, axis) and sharded.plan.exists(axis, o.op.region)]

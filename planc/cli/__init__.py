@@ -1,7 +1,7 @@
-"""The command line: commands, arguments and exit status. Commands are imported when called.
+"""The command line: commands, arguments and exit status. Only the module of the called command is imported.
 
-Exit status: 0 yes; 1 no (errors, differs, outside the budget); 2 usage error or unreadable input; 75 asked to end, with
-everything saved; 130 interrupted.
+Exit status: 0 success; 1 a negative answer (errors, differences, over budget); 2 usage error or unreadable input; 75
+stopped on request, with everything saved; 130 interrupted by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ COMMANDS: dict[str, str] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status."""
+    """Run the command in `argv` (default: `sys.argv`) and return its exit status."""
     try:
         return _run(list(sys.argv[1:] if argv is None else argv), argparse.Namespace(command=None))
     except KeyboardInterrupt:
@@ -55,7 +55,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str], options: argparse.Namespace) -> int:
-    """Parse `words` into `options` and run the command."""
     try:
         if not _open_streams():
             return 2
@@ -80,13 +79,11 @@ def _run(words: list[str], options: argparse.Namespace) -> int:
 
 
 def _called(options: argparse.Namespace) -> str:
-    """Return the name of the command in messages, such as `planc train`."""
     return f"planc {options.command}" if options.command else "planc"
 
 
 def _not_installed(error: ModuleNotFoundError, options: argparse.Namespace) -> int:
-    """Report E1009 if the command needs a framework that is not installed. Any other missing module is a bug, and its
-    error is raised again."""
+    """Report E1009 if the missing module belongs to a framework. Any other one is a bug: the error is raised again."""
     from planc.cli.common import refused
     from planc.diag.span import Span
     from planc.ir.installed import FRAMEWORKS, missing_framework
@@ -100,7 +97,7 @@ def _not_installed(error: ModuleNotFoundError, options: argparse.Namespace) -> i
 
 
 def _open_streams() -> bool:
-    """Return False if standard output is closed, since no answer can be printed. A closed standard error is ignored."""
+    """False if standard output is closed. A closed standard error is replaced by a buffer."""
     if sys.stderr is None:
         sys.stderr = io.StringIO()
     if sys.stdout is None:
@@ -114,8 +111,7 @@ def _discard_output() -> None:
 
 
 class _Version(argparse.Action):
-    """The option `--version`. It prints the version, and the commit that the package was built from or that is checked
-    out."""
+    """The option `--version`, which prints the version and the commit."""
 
     def __init__(self, version: str, **options: Any) -> None:
         super().__init__(nargs=0, help="show the version and the commit, and exit", **options)
@@ -130,13 +126,12 @@ class _Version(argparse.Action):
 
 
 def whole_parser() -> argparse.ArgumentParser:
-    """Return the parser with the arguments of every command."""
+    """Return the argument parser with all commands, each with its arguments."""
     return _parser([], every=True)
 
 
 def _parser(words: list[str], *, every: bool = False) -> argparse.ArgumentParser:
-    """Return the parser with the arguments of the called command, or with `every` of all commands. Other commands are
-    not imported."""
+    """Return the parser. Only the called command has its arguments, unless `every`: the others are not imported."""
     from planc.version import __version__
 
     parser = argparse.ArgumentParser(prog="planc", description="a compiler for sharding plans")

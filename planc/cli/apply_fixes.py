@@ -1,4 +1,4 @@
-"""Implements `planc check --fix`: applies fixes to a file, shows each as a diff, and lists those not applied."""
+"""`planc check --fix`: apply fixes of diagnostics to a plan file, show them as diffs, and list those not applied."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True)
 class Applied:
-    """A diagnostic whose fix was applied, and the file's text before and after the fix."""
+    """A diagnostic whose fix was applied, and the text of the file before and after."""
 
     finding: Diagnostic
     before: str
@@ -38,13 +38,13 @@ class Applied:
 
 @dataclass(frozen=True)
 class Fixed:
-    """The result for one file: the applied fixes in order, and the diagnostics whose fixes were not applied."""
+    """The result for one file: the fixes applied, in order, and the diagnostics (`left`) whose fixes were not."""
 
     applied: tuple[Applied, ...]
     left: tuple[Diagnostic, ...]
 
     def lines(self) -> Iterator[str]:
-        """Yield lines of text: each edit as a diff, then the fixes not applied, with the reason."""
+        """Yield each applied fix as a diff, then each fix that was not applied."""
         for one in self.applied:
             assert one.finding.fix is not None
             yield f"fixed {one.finding.code} {one.finding.span.where()}: {one.finding.fix.title}"
@@ -55,9 +55,9 @@ class Fixed:
 
 
 def fix_file(file: str, given: dict[str, int], target: Target | None, *, unsafe: bool = False) -> Fixed:
-    """Apply the safe fixes of a file's diagnostics, or with `unsafe` all fixes, and write the file once.
+    """Apply the safe fixes of diagnostics of the plan `file`, or with `unsafe` all fixes, and write the file once.
 
-    Fixes of notes and edits to other files are not applied.
+    `given` are values of `let` numbers. Fixes of notes, and fixes that edit other files, are not applied.
     """
     path = Path(file)
     applied: list[Applied] = []
@@ -78,13 +78,13 @@ def fix_file(file: str, given: dict[str, int], target: Target | None, *, unsafe:
 
 
 def apply_fix(checked: Examined, file: str, fix: Fix) -> None:
-    """Apply one `fix` to a `file` that was examined, and write it. Raises OSError."""
+    """Apply `fix` to `file`, whose checked text is in `checked`, and write the file. Raises OSError."""
     path = Path(file)
     _write(path, _edited(text_of(checked, path), fix))
 
 
 def text_of(checked: Examined, path: Path) -> str:
-    """Return the file's text without its byte-order mark; "" if it cannot be read."""
+    """Return the text of the file at `path` as read for `checked`, without byte-order mark; "" if it was not read."""
     source = checked.built.sources.get(path.name) if checked.built else None
     return source.text if source is not None else ""
 
@@ -101,7 +101,7 @@ def _is_safe(fix: Fix | None, text: str) -> bool:
 
 
 def _changes_owned_sentence(edit: Edit, text: str) -> bool:
-    """True if `edit` changes a sentence whose verb is in `OWNED` after its verb, or adds such a sentence."""
+    """True if `edit` changes more than the verb of a sentence in `OWNED`, or adds such a sentence."""
     line = text.split("\n")[edit.span.line - 1] if edit.span.line <= text.count("\n") + 1 else ""
     verb = re.match(r"\s*(?:on\s+\w+\s*:\s*)?(\w+)", line)
     inside = verb is not None and verb[1] in OWNED and edit.span.column > verb.start(1) + 1
@@ -109,7 +109,7 @@ def _changes_owned_sentence(edit: Edit, text: str) -> bool:
 
 
 def _edited(text: str, fix: Fix | None) -> str:
-    """Return `text` after `fix`, with its original line endings."""
+    """Return `text` with `fix` applied, in the line endings of `text`."""
     assert fix is not None
     windows = "\r\n" in text
     edits = [Edit(e.span, e.text.replace("\n", "\r\n")) for e in fix.edits] if windows else fix.edits
@@ -117,6 +117,6 @@ def _edited(text: str, fix: Fix | None) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write `text` to the file at `path`, keeping the file's byte-order mark, permissions and links."""
+    """Write `text` to `path`. The byte-order mark, permissions and links of the file stay."""
     mark = BOM if read_bounded(path, MAX_TEXT_BYTES).startswith(BOM) else b""
     write_atomically(path, mark + text.encode())

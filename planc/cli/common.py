@@ -28,7 +28,7 @@ MAX_BYTES = 16_000_000
 
 
 def output_path(*endings: str) -> Callable[[str], Path]:
-    """Return the type of an argument that names a file with one of these `endings`, each with its dot."""
+    """Return the `type` of an argparse argument: a path that must end in one of `endings`, each with its dot."""
 
     def named(text: str) -> Path:
         path = Path(text)
@@ -70,31 +70,30 @@ def _setting(text: str) -> tuple[str, int]:
 
 
 def colour() -> bool:
-    """True if standard output supports colour: a terminal, with NO_COLOR unset."""
+    """True if standard output is a terminal and NO_COLOR is unset."""
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
 def width() -> int:
-    """Return the columns of the terminal; 100 if there is none."""
+    """Return the width of the terminal in columns; 100 if there is no terminal."""
     return shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100
 
 
 def print_json(value: Mapping[str, Any], format: str = "") -> None:
-    """Print one JSON object to standard output. `format`, the name of its schema, is its first key."""
+    """Print `value` as a JSON object. `format` is the name of its JSON schema, printed as its first key."""
     answer = {"format": format, **value} if format else value
     assert "format" in answer or "$schema" in answer
     print(json.dumps(answer, indent=2))
 
 
 def print_json_list(values: Sequence[Mapping[str, Any]]) -> None:
-    """Print `values`, JSON objects each with its `format`, as an array."""
+    """Print `values` as a JSON array. Each object already has its key `format`."""
     assert all("format" in value for value in values)
     print(json.dumps(values, indent=2))
 
 
 def refused(diagnostics: Sequence[Diagnostic], format: str, sources: Mapping[str, Source] | None = None) -> int:
-    """Print `diagnostics`, the reasons why a command has no answer, as text or JSON; return its exit status (a number,
-    1 or 2)."""
+    """Print `diagnostics`, the reasons why there is no answer, as text or JSON. Return the exit status, 1 or 2."""
     if format == "json":
         print_json({"diagnostics": [d.to_json() for d in diagnostics]}, DIAGNOSTICS)
     else:
@@ -103,8 +102,7 @@ def refused(diagnostics: Sequence[Diagnostic], format: str, sources: Mapping[str
 
 
 def exit_status(diagnostics: Sequence[Diagnostic]) -> int:
-    """Return the exit status of a command with `diagnostics`: 0 without errors, 2 if a file of the command line cannot
-    be read, 1 otherwise."""
+    """Return the exit status (a number) for `diagnostics`: 0 without errors, 2 if an input is unreadable, else 1."""
     if any(d.code in UNREADABLE and d.span.empty for d in diagnostics):
         return 2
     return 1 if has_errors(list(diagnostics)) else 0
@@ -119,7 +117,7 @@ def did_you_mean(word: str, legal: Iterable[str]) -> str:
 
 
 def print_diagnostics(diagnostics: Sequence[Diagnostic], sources: Mapping[str, Source] | None = None) -> None:
-    """Print `diagnostics` to standard output, quoting their locations if the files can be read.
+    """Print `diagnostics` to standard output with the lines of the plan that they are about, if these can be read.
 
     `sources` are texts already read, by file name.
     """

@@ -1,4 +1,4 @@
-"""Shell completion scripts for planc's commands, options and values, generated from the arguments of each command."""
+"""Completion scripts for bash, zsh and fish, generated from planc's argument parsers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planc.diag.quoting import shell_word
 
 @dataclass(frozen=True, kw_only=True)
 class CommandOption:
-    """An option of a command: its flags and legal values."""
+    """An option of a command: its flags, and the values that it may have (`choices`)."""
 
     flags: tuple[str, ...]
     about: str
@@ -21,8 +21,7 @@ class CommandOption:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command with its options, and the legal words for its first argument. Without such words, the argument is a
-    file."""
+    """A command with its options. `words` are the legal values of its first argument; without any, that is a file."""
 
     name: str
     about: str
@@ -31,7 +30,7 @@ class Command:
 
 
 def commands_of(parser: argparse.ArgumentParser, abouts: dict[str, str]) -> list[Command]:
-    """Return the commands of `parser`, with all arguments declared; `abouts` describes each command."""
+    """Return the commands of `parser` with their options; `abouts` maps a command's name to its description."""
     (commands,) = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     return [_command(name, about, commands.choices[name]) for name, about in abouts.items()]
 
@@ -111,13 +110,13 @@ def zsh(commands: Sequence[Command]) -> Iterator[str]:
 
 
 def _spec(flag: str, option: CommandOption) -> str:
-    """Return `option` with its `flag` in the syntax of zsh's `_arguments`."""
+    """Return `option`, under the name `flag`, as zsh's `_arguments` writes it."""
     value = f":value:({' '.join(option.choices)})" if option.choices else ":value:_files" if option.takes_value else ""
     return f"*{flag}[{_of_zsh(option.about)}]{value}"
 
 
 def _of_zsh(text: str) -> str:
-    """Return `text` escaped for brackets, or after a colon, in zsh's specifications."""
+    """Return `text` escaped for the specifications of zsh's `_arguments`."""
     return "".join(f"\\{c}" if c in "[]:\\" else c for c in text)
 
 
@@ -137,7 +136,7 @@ def fish(commands: Sequence[Command]) -> Iterator[str]:
 
 
 def _of_fish(text: str) -> str:
-    """Return `text` as one word of fish, whose quotes support two escapes."""
+    """Return `text` quoted as one word of fish."""
     return "'" + "".join(f"\\{c}" if c in "\\'" else c for c in text) + "'"
 
 

@@ -1,4 +1,4 @@
-"""Options of the commands that read other systems' files, and the reading of them."""
+"""Command-line options for reading configuration files of other systems, such as Megatron-LM."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOREIGN = (".sh", ".slurm", ".sbatch", ".bash", ".yaml", ".yml", ".json", ".toml
 
 
 def add_foreign(parser: argparse.ArgumentParser, *, cluster: bool = True) -> None:
-    """Add `--from`, `--cluster`, `--model` and `--ignore`, which supply what another system's file does not say."""
+    """Add `--from`, `--model`, `--ignore` and, if `cluster`, `--cluster`, for what another system's file omits."""
     parser.add_argument(
         "--from", dest="system", default="", metavar="SYSTEM", help="whose file it is, where its look does not say"
     )
@@ -28,7 +28,7 @@ def add_foreign(parser: argparse.ArgumentParser, *, cluster: bool = True) -> Non
 
 
 def is_foreign_name(file: Path) -> bool:
-    """True if the suffix of `file` shows that it is not a plan."""
+    """True if `file` has a suffix of another system's configuration, not of a plan."""
     return file.suffix.lower() in FOREIGN
 
 
@@ -46,7 +46,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def check_system(name: str) -> str:
-    """Return an error message if `name` is not a system that planc reads; "" if it is, or if it is empty."""
+    """Return an error message if `name` is not "" and no system whose files planc reads; else ""."""
     if not name:
         return ""
     from planc.cli.common import did_you_mean
@@ -58,10 +58,10 @@ def check_system(name: str) -> str:
 
 
 def foreign_options(options: argparse.Namespace, folder: Path) -> Options:
-    """Return the command-line options that supply what another system's files do not say. `folder` is the plan's
-    folder.
+    """Return the `Options` for reading another system's file, from the command line. `folder` is the folder of the
+    plan.
 
-    Raises PlanError for invalid words of `--cluster`.
+    Raises PlanError if `--cluster` is malformed.
     """
     from planc.interop.values import Options
     from planc.interop.words import read_cluster

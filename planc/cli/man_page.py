@@ -32,7 +32,7 @@ EXAMPLES = (
 
 
 def man_page() -> str:
-    """Return the page's source."""
+    """Return the source of the manual page planc(1), in the macros of man(7)."""
     return "\n".join(_lines()) + "\n"
 
 
@@ -77,7 +77,7 @@ def _command(name: str, about: str, parser: argparse.ArgumentParser) -> Iterator
 
 
 def _nested(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Iterator[str]:
-    """Yield the subcommands, each with its description."""
+    """Yield roff lines that list the subcommands with their descriptions."""
     abouts = {choice.dest: choice.help or "" for choice in commands._choices_actions}
     for word in commands.choices:
         yield from (".TP", rf"\fB{escaped(word)}\fR", escaped(abouts.get(word, "")) or r"\&")
@@ -97,7 +97,6 @@ def _operand(action: argparse.Action) -> str:
 
 
 def _named(action: argparse.Action) -> str:
-    """Return an option's flags, or an argument's name."""
     if not action.option_strings:
         return _operand(action)
     value = "" if action.nargs == 0 else rf" \fI{escaped(_value(action))}\fR"

@@ -1,4 +1,4 @@
-"""Pages that commands write: the suffix of the path selects HTML, SVG or JSON."""
+"""Pages that commands write: HTML, SVG or JSON, by the suffix of the output path."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ FORMS: dict[str, Form] = {".html": "html", ".htm": "html", ".svg": "svg", ".json
 
 
 def is_page(path: str) -> bool:
-    """True if the suffix of `path` is that of a page: `.html`, `.htm`, `.svg` or `.json`."""
+    """True if `path` ends in `.html`, `.htm`, `.svg` or `.json`, the formats of pages."""
     return Path(path).suffix.lower() in FORMS
 
 
 def wrong_page(options: argparse.Namespace, kind: str = "") -> str:
-    """Return an error message if a page cannot be written as `options` say (`command`, `output`, `view`); "" if it can.
+    """Return an error message if `options` (`command`, `output`, `view`) name a page that cannot be written; else "".
 
-    `kind` is the kind of page, if it differs from the command.
+    `kind` is the kind of page ("": that of the command).
     """
     from planc.report.render import view_names
 
@@ -40,7 +40,7 @@ def wrong_page(options: argparse.Namespace, kind: str = "") -> str:
 
 
 def page_command(options: argparse.Namespace) -> str:
-    """Return the command that creates a page: files and settings of `options`, quoted for a shell."""
+    """Return the shell command that makes the page with the files and settings of `options`."""
     given = vars(options)
     words = ["planc", options.command, *(given.get("files") or [w for n in ("a", "b", "file") if (w := given.get(n))])]
     for name in ("set", "to"):
@@ -53,8 +53,8 @@ def page_command(options: argparse.Namespace) -> str:
 
 
 def save_page(page: Page, options: argparse.Namespace, status: int) -> int:
-    """Write `page`, or the view of it that `options` name, to the output file, and print the file's path. Without an
-    output file, print the page as JSON. Return `status`, or 2 if the page has no such view or picture."""
+    """Write `page`, or only its view `options.view`, to the output file and print that file's path; without an output
+    file, print the page as JSON. Return `status`, or 2 if the page has no such view or picture."""
     from planc.report.render import as_json, html, picture_file
 
     if status == 0 and options.view and getattr(page, options.view) is None:

@@ -1,4 +1,4 @@
-"""`planc audit --portability MODULE`: tests if a torch module stays one program on XLA."""
+"""`planc audit --portability MODULE`: check that a torch module runs as one program on XLA at every step."""
 
 from __future__ import annotations
 
@@ -52,7 +52,6 @@ def _walk_module(name: str) -> tuple[Walked, Place]:
 
 
 def _json(name: str, walked: Walked, leaks: list[Diagnostic]) -> dict[str, object]:
-    """Return the JSON object of `planc.portability/1`."""
     return {
         "module": name,
         "operations": walked.operations,
@@ -62,7 +61,6 @@ def _json(name: str, walked: Walked, leaks: list[Diagnostic]) -> dict[str, objec
 
 
 def _span(place: Place) -> Span:
-    """Return the span of the whole line at `place`. The file is named by its shortest path."""
     path = Path(place.file)
     short = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     try:

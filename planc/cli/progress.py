@@ -1,4 +1,4 @@
-"""Progress of long commands: one line on standard error, never on standard output."""
+"""One line of progress on standard error for commands that take long."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ LOG_AFTER_S = 10.0
 
 
 class Progress:
-    """A context in which `show` may be called at any rate.
+    """A context manager that prints progress. `show` may be called at any rate.
 
-    A terminal gets one line that is overwritten, and erased at the end; a log gets a line every ten seconds.
+    A terminal has one line, which is overwritten and finally erased; other outputs get a line every ten seconds.
     """
 
     def __init__(self, command: str, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -41,7 +41,7 @@ class Progress:
 
     @contextmanager
     def during(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Print `text` periodically while the body runs, or the latest text that the body passed."""
+        """Print `text` from time to time while the body runs. The body gets a function that replaces the text."""
         ended, texts = Event(), [text]
 
         def tick() -> None:
@@ -61,7 +61,7 @@ class Progress:
             ticker.join()
 
     def show(self, text: str) -> None:
-        """Print `text`, the current work, if enough time has passed since the last line."""
+        """Print `text`, which says what is being done, unless a line was printed a short time ago."""
         now_s = self.clock()
         if now_s < self.next_s:
             return
@@ -71,7 +71,7 @@ class Progress:
         self._write(f"\r{line[: shutil.get_terminal_size().columns - 1]}\033[K" if self.terminal else f"{line}\n")
 
     def _write(self, text: str) -> None:
-        """Write to standard error; a closed or full one does not end the command."""
+        """Write to standard error. Errors are ignored, because progress must not end the command."""
         try:
             self.stream.write(text)
             self.stream.flush()

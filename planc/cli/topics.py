@@ -21,7 +21,7 @@ DECLARATION = re.compile(rf"^({'|'.join(MACHINE)})\s+(\w+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Topic:
-    """One page of `planc explain`: its kind, a text for people, and the same facts for JSON."""
+    """One page of `planc explain`: its kind and name, a text, and the same facts for JSON."""
 
     kind: str
     name: str
@@ -33,7 +33,7 @@ class Topic:
 
 
 def topics() -> dict[str, dict[str, Callable[[str], Topic]]]:
-    """Return, for each kind, its names and the function that makes a page."""
+    """Return for each kind of page its names, each with the function that makes the page from the name."""
     return {
         "verb": dict.fromkeys(_verbs(), _verb),
         "layout": dict.fromkeys(_texts("layouts"), _layout),
@@ -43,12 +43,12 @@ def topics() -> dict[str, dict[str, Callable[[str], Topic]]]:
 
 
 def topics_of(name: str, kind: str = "") -> list[Topic]:
-    """Return the pages about `name`, of any kind for "", or of one `kind`."""
+    """Return the pages called `name`; only those of `kind`, unless that is ""."""
     return [pages[name](name) for k, pages in topics().items() if kind in ("", k) and name in pages]
 
 
 def _verbs() -> dict[str, str]:
-    """Return every verb, with the docstring of the module that reads it."""
+    """Return every verb of the language, with the docstring of the module that parses its sentences."""
     from planc.language import imports
     from planc.language.verbs import hardware, readers
 
@@ -65,7 +65,7 @@ def _verb(name: str) -> Topic:
 
 
 def _sentences(verb: str) -> list[str]:
-    """Return the different sentences of this verb in the bundled plans, without comments."""
+    """Return the different sentences with this verb in the bundled plans."""
     words = re.escape(verb.replace("_", " "))
     found: dict[str, None] = {}
     for _, text in sorted(_texts("", "field").items()):
@@ -95,8 +95,8 @@ def _hardware_names() -> dict[str, dict[str, Callable[[str], Topic]]]:
 
 
 def _hardware(name: str) -> Topic:
-    """Return the page about a chip, link, node, torus or network: its sentence, the comments on its sources, and the
-    other names in the file."""
+    """Return the page of a chip, link, node, torus or network: its declaration with comments, and the file's other
+    names."""
     file, text = next((f, t) for f, t in _texts("hardware").items() if (name in (n for _, n in DECLARATION.findall(t))))
     kind = next(k for k, n in DECLARATION.findall(text) if n == name)
     sentence = next(line for line in text.splitlines() if re.match(rf"{kind}\s+{name}\b", line))
@@ -135,7 +135,7 @@ def _schedule(name: str) -> Topic:
 
 
 def _texts(*folders: str) -> dict[str, str]:
-    """Return the text of each bundled file in the folders of `plans/`, by name."""
+    """Return the texts of the bundled files in `folders` of `plans/`, by file name."""
     found: dict[str, str] = {}
     for folder in folders:
         place = files("planc.plans").joinpath(folder) if folder else files("planc.plans")

@@ -1,4 +1,4 @@
-"""`--with CHANGE` of commands that cost a plan: applies changes to its machine."""
+"""The option `--with CHANGE`, which changes the machine of a plan, such as the bandwidth of a link."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def add_with(parser: argparse.ArgumentParser) -> None:
 
 
 def show_what_if(examined: Examined, options: argparse.Namespace) -> int:
-    """Print the step before and after the machine changes that `options` has. Return the exit status."""
+    """Print the step before and after the machine changes in `options`. Return the exit status."""
     from planc.cli.common import exit_status, print_diagnostics, print_json, refused
     from planc.cli.views.what_if_text import lines
     from planc.compare.what_if import sources_of, what_if

@@ -1,1 +1,1 @@
-"""Compare plans: differences between two, and how the cost of one depends on its numbers."""
+"""Comparison of plans: differences between two plans, and the cost of one plan at many values or on many machines."""

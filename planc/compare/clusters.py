@@ -1,8 +1,8 @@
-"""One plan on several clusters: `planc.clusters/1`, the days and the price of its run on each.
+"""Compare clusters for one plan by days and price of its training run: `planc.clusters/1`.
 
-It answers which is the cheapest that is done in time and which the fastest for the money, with their Pareto front. On
-one cluster the fastest layout is also the cheapest, as all of it is paid by the hour: a cluster is judged by the best
-layout that `planc search` finds on it.
+The answer is the cheapest cluster within the plan's limit of days, the fastest within its limit of price, and the
+Pareto front. Each cluster runs the fastest layout that `planc search` finds on it; that is also the cheapest layout
+there, as devices are paid by the hour.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _PRICED = re.compile(r"(?P<cluster>.*?)[;,]?\s+price\s+(?P<price>.*)", re.DOTALL
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A cluster as given on the command line: `64 x h100_node price 2.50 USD per device hour`.
+    """A cluster from the command line: `64 x h100_node price 2.50 USD per device hour`.
 
-    If the price is omitted, that of the plan or of the hardware file applies.
+    `price` is "" if omitted: the price of the plan or of the hardware file applies.
     """
 
     cluster: str
@@ -39,14 +39,14 @@ class Choice:
 
     @classmethod
     def of(cls, text: str) -> Choice:
-        """Parse `text`."""
+        """Parse `text`, a cluster with an optional price."""
         found = _PRICED.fullmatch(text.strip())
         return cls(cluster=text.strip()) if found is None else cls(**found.groupdict())
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnCluster:
-    """The best layout on one cluster; `best` is None if no layout fits or `diagnostics` has errors."""
+    """The best layout of the plan on one cluster. `best` is None if no layout fits or the plan has errors there."""
 
     cluster: str
     devices: int
@@ -59,24 +59,24 @@ class OnCluster:
 
     @property
     def run(self) -> RunCost | None:
-        """Days, device hours and price of the run with the best layout. None if no layout fits."""
+        """Days, device hours and price of the training run with the best layout; None without one."""
         return self.best.run if self.best else None
 
     @property
     def days(self) -> float:
-        """Length of the run as a number of days. Infinite if no layout fits."""
+        """Days that the training run takes (a number of days); infinite if no layout fits."""
         found = self.run.days if self.run else None
         return float("inf") if found is None else found
 
     @property
     def price(self) -> float:
-        """Price of the run as a number of units of its currency. Infinite if no layout fits, or if there is no
-        price."""
+        """Price of the training run, a number of units of its currency; infinite if no layout fits or no price is
+        known."""
         found = self.run.price if self.run else None
         return float("inf") if found is None else found
 
     def to_json(self) -> dict[str, Any]:
-        """Return this row as an object of `planc.clusters/1`."""
+        """Return this cluster as an object of the format `planc.clusters/1`."""
         return {
             "cluster": self.cluster,
             "devices": self.devices,
@@ -90,14 +90,14 @@ class OnCluster:
 
 @dataclass(frozen=True, kw_only=True)
 class RunBounds:
-    """Upper bounds on the run from the plan's `expect` sentences: `days` and `price`, infinite if not given."""
+    """Limits on the training run from the plan's `expect` sentences; infinite where there is none."""
 
     days: float = float("inf")
     price: float = float("inf")
 
     @classmethod
     def of(cls, expects: Iterable[Expect]) -> RunBounds:
-        """Return the strictest upper bounds in `expects`: days, and a price in its currency."""
+        """Return the smallest upper bounds in `expects`: days, and a price in its sentence's currency."""
         least = {"days": float("inf"), "price": float("inf")}
         for expect in expects:
             if expect.metric in least and expect.cmp[0] == "<":
@@ -107,7 +107,7 @@ class RunBounds:
 
 @dataclass(frozen=True, kw_only=True)
 class Clusters:
-    """The answer: one row per cluster, in the order given."""
+    """The result of the comparison: one row for each cluster, in the order given."""
 
     file: str
     currency: str
@@ -117,7 +117,7 @@ class Clusters:
 
     @property
     def pareto(self) -> tuple[OnCluster, ...]:
-        """The Pareto front over time and price, fastest first; without prices, the fastest cluster."""
+        """The clusters on the Pareto front of days and price, fastest first; without prices, the fastest one."""
         front: list[OnCluster] = []
         for row in sorted((r for r in self.rows if r.best), key=lambda r: (r.days, r.price)):
             if not front or row.price < front[-1].price:
@@ -126,14 +126,14 @@ class Clusters:
 
     @property
     def cheapest(self) -> OnCluster | None:
-        """The cheapest cluster whose run meets the limit of days. None if no run meets it, or if prices are missing."""
+        """The cheapest cluster within the limit of days. None if there is none, or if prices are missing."""
         if not self.currency:
             return None
         return min((r for r in self.pareto if r.days <= self.limits.days), key=lambda r: r.price, default=None)
 
     @property
     def fastest(self) -> OnCluster | None:
-        """The fastest cluster whose run meets the limit of the price. None if no run meets it."""
+        """The fastest cluster within the limit of price. None if there is none."""
         affordable = (r for r in self.pareto if r.price <= self.limits.price or not self.currency)
         return min(affordable, key=lambda r: r.days, default=None)
 
@@ -163,7 +163,7 @@ def compare(
     seconds: float | None = None,
     on_cluster: Callable[[str], None] | None = None,
 ) -> Clusters:
-    """Search the best layout of the plan at `path` on each of `choices`, and return days and price of its run.
+    """Search the best layout of the plan at `path` on each cluster of `choices`, and compare the training runs.
 
     Args:
         set: values of the plan's `let` numbers.
@@ -203,7 +203,7 @@ def compare(
 
 
 def _on(text: str, choice: Choice) -> str:
-    """Return the plan `text` with the cluster of `choice`, and with the price per hour of `choice` if it has one."""
+    """Return the plan `text` with the cluster of `choice` and, if it has one, its price."""
     changed = rewritten(text, "cluster", choice.cluster)
     if not choice.price:
         return changed

@@ -33,7 +33,7 @@ SAME = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class PlanChange:
-    """One difference. `a` or `b` is None if that plan has no such item."""
+    """One difference between plan A and plan B: `a` and `b` are the two values, None where a plan has no such item."""
 
     part: Part
     name: str
@@ -46,7 +46,7 @@ class PlanChange:
 
 @dataclass(frozen=True, kw_only=True)
 class Diff(InNotebook):
-    """The answer. `checkpoint` is None if the models cannot share a checkpoint."""
+    """All differences between two plans. `checkpoint` is None if a checkpoint of A does not load in B."""
 
     a: str
     b: str
@@ -58,7 +58,7 @@ class Diff(InNotebook):
 
     @property
     def target(self) -> Target | None:
-        """The common target; None: no target, or two different ones."""
+        """The target for which both plans are costed; None if there is none or they differ."""
         return self.targets[0] if self.targets[0] == self.targets[1] else None
 
     @property
@@ -80,10 +80,7 @@ class Diff(InNotebook):
 
 
 def diff(a: CostedPlan, b: CostedPlan, *, names: tuple[str, str]) -> Diff:
-    """Compare two costed plans, for the same target or each for its own.
-
-    `names` are the names of `a` and `b` in the output: their files.
-    """
+    """Compare two costed plans; each may be costed for another target. `names` are their names in the result."""
     one, other = a.sharded, b.sharded
     changes = (
         *_targets(a, b),
@@ -120,8 +117,7 @@ def _plan(one: Plan, other: Plan) -> Iterator[PlanChange]:
 
 
 def _machines(plan: Plan) -> str:
-    """Return the count, name and torus shape of the plan's machines, as a `cluster` sentence writes them. Two plans
-    with this text in common may still use hardware files with different numbers."""
+    """Return the plan's machines as a `cluster` sentence names them. Their hardware numbers may still differ."""
     cluster = plan.cluster
     shape = f"({'x'.join(map(str, cluster.shape))})" if cluster.is_torus else ""
     return f"{cluster.count} x {cluster.name}{shape}"
@@ -141,7 +137,7 @@ def _pipeline(plan: Plan) -> str | None:
 
 
 def _sentences_of(field: str) -> Callable[[Plan], str | None]:
-    """Return a function that maps a plan to its sentences for `field`, without their verbs; None if it has none."""
+    """Return a function from a plan to the text of its sentences for `field`, None if it has none."""
 
     def say(plan: Plan) -> str | None:
         value = getattr(plan, field)
@@ -153,7 +149,7 @@ def _sentences_of(field: str) -> Callable[[Plan], str | None]:
 
 
 def _gather(plan: Plan) -> str | None:
-    """Return how often parameters are gathered, and the bucket and prefetch sizes in layers if the plan sets them."""
+    """Return how often a plan gathers parameters, and its bucket and prefetch sizes in layers, as text."""
     said = plan.gather
     bucket = f", {said.bucket} layers together" if said and said.bucket > 1 else ""
     ahead = f", {said.prefetch} layers ahead" if said and said.prefetch else ""
@@ -190,8 +186,8 @@ SETTINGS: dict[str, Callable[[Plan], str | None]] = {
 
 
 def _shards(one: Sharded, other: Sharded) -> Iterator[PlanChange]:
-    """Yield the parameters and activations whose layouts differ. Names with the same pair of layouts are one change.
-    Names that only one of the two models has are skipped."""
+    """Yield the differences of layouts. Tensors with the same two layouts are one difference; tensors that only one
+    model has are skipped."""
     layouts = [{**_params(s), **_activations(s)} for s in (one, other)]
     groups: dict[tuple[str, str], list[str]] = {}
     for name in layouts[0]:
@@ -243,7 +239,7 @@ def _axes(mesh: Mesh, names: tuple[str, ...]) -> str:
 
 
 def _collectives(a: CostedPlan, b: CostedPlan) -> Iterator[PlanChange]:
-    """Compare the calls and bytes of each kind of collective on each plan's slowest stage."""
+    """Yield the differences in calls and bytes of each kind of collective on the slowest pipeline stage."""
     sums = [_collective_totals(costed) for costed in (a, b)]
     for key in sorted({**sums[0], **sums[1]}):
         for index, unit in enumerate(("calls", "bytes")):
@@ -279,7 +275,7 @@ def _step(a: CostedPlan, b: CostedPlan) -> Iterator[PlanChange]:
 
 
 def _run(a: CostedPlan, b: CostedPlan) -> Iterator[PlanChange]:
-    """Compare days, device hours and price of the whole run where both plans have them in one currency."""
+    """Yield the differences in days, device hours and price of the training run."""
     currencies = {c.run.currency for c in (a, b) if c.run is not None and c.run.price is not None}
     units = {"days": "days", "device_hours": "hours"} | ({"price": currencies.pop()} if len(currencies) == 1 else {})
     for name, unit in units.items():
@@ -306,5 +302,6 @@ def _resharding(a: CostedPlan, b: CostedPlan) -> ReshardingBytes | None:
 
 
 def rest(sharded: Sharded, target: Target | None) -> StateLayout:
-    """Return the layout of state between steps on `target`; without a target, the one that the plan declares."""
+    """Return the function that gives the layout of state between steps: of the program for `target`, or of the plan if
+    None."""
     return declared_layout if target is None else load_backend(target).state_layout(sharded)

@@ -16,7 +16,7 @@ Kind = Literal["same", "changed", "new", "gone", "mended", "broken", "wrong"]
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """One plan before and after; None if a version has no such file."""
+    """A plan in two versions of a repository. `before` or `after` is None if that version has no such file."""
 
     name: str
     """Its path within both versions, or its name on the command line."""
@@ -27,8 +27,8 @@ class Pair:
 
     @property
     def kind(self) -> Kind:
-        """How the plan changed. `mended`: only the later version can be costed; `broken`: only the earlier one.
-        `wrong`: neither can be costed, and their diagnostics differ."""
+        """How the plan changed. `mended`: only the later version can be costed; `broken`: only the earlier one;
+        `wrong`: neither, and their diagnostics differ."""
         if self.before is None or self.after is None:
             return "new" if self.before is None else "gone"
         if self.found is not None:
@@ -41,8 +41,8 @@ class Pair:
 
     @property
     def findings(self) -> tuple[list[Diagnostic], list[Diagnostic]]:
-        """The diagnostics that only the later version has, and those that only the earlier version has. Two diagnostics
-        with the same code and message count as the same, whatever their lines."""
+        """The diagnostics that are new in the later version, and those that are gone. Lines are not compared, only code
+        and message."""
         before, after = ([] if e is None else list(e.report.diagnostics) for e in (self.before, self.after))
         old, new = ({(d.code, d.message) for d in found} for found in (before, after))
         gone = [d for d in before if (d.code, d.message) not in new]
@@ -50,8 +50,7 @@ class Pair:
 
     @property
     def sentences(self) -> list[str]:
-        """The changed lines of the plan file, as in a unified diff: `-old`, `+new`. Files that it imports are not
-        compared."""
+        """The changed lines of the plan file, each with `+` or `-`. Imported files are not compared."""
         from difflib import unified_diff
 
         compared = unified_diff(_own_text(self.before), _own_text(self.after), n=0, lineterm="")
@@ -65,7 +64,7 @@ def _own_text(examined: Examined | None) -> list[str]:
 
 
 def pair(name: str, before: Examined | None, after: Examined | None, names: tuple[str, str]) -> Pair:
-    """Compare the plan `name` in two versions; `names` are the names of the versions in the differences."""
+    """Compare two versions of the plan `name`. `names` are the names of the versions in the result."""
     found = None
     if before is not None and after is not None and before.costed is not None and after.costed is not None:
         found = diff(before.costed, after.costed, names=names)
@@ -75,7 +74,7 @@ def pair(name: str, before: Examined | None, after: Examined | None, names: tupl
 def pairs(
     folders: tuple[Path, Path], plans: Callable[[Path], Sequence[Path]], examine: Callable[[Path], Examined]
 ) -> Iterator[Pair]:
-    """Compare every plan of two folders, matched by its relative path.
+    """Compare all plans of two folders. Files with the same relative path are one plan.
 
     Args:
         folders: the earlier version and the later one.

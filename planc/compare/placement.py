@@ -1,10 +1,9 @@
 """Find the order of a plan's mesh axes with the fastest step on its machine: `planc.place/1`.
 
-The collectives of each order are costed as in a plan with that mesh. An order is pruned if another order has no slower
-collective, because more communication time never makes a step faster. On a machine described as a graph this does not
-hold, because collectives share links: there an order is pruned if its step without any sharing of links, or that of an
-order with no slower collective, takes at least as long as the best known step. The steps of the remaining orders are
-estimated, and the best order is checked and costed as a plan, because its target may refuse it.
+An order is pruned if in another order no collective is slower. On a machine described as a graph, where collectives
+share links, that is not enough: an order is pruned only if a lower bound of its step, without shared links, is at least
+the best known step. The other orders' steps are estimated. The best order is then checked and costed as a plan, because
+its target may refuse it.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ SAME = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """One order of the axes, and its step."""
+    """An order of the mesh axes, with its step time and the total time of its collectives."""
 
     mesh: str
     step_s: float
@@ -46,7 +45,7 @@ class Order:
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """The part of the machine that the process groups of some axes span."""
+    """The part of the machine that a process group over some axes spans, and the time of its collectives."""
 
     level: str
     """The outermost level of the network; on a graph of links the busiest link."""
@@ -58,7 +57,8 @@ class Reach:
 
 @dataclass(frozen=True, kw_only=True)
 class AxisTraffic:
-    """The collectives over some axes: bytes that a device of the slowest rank sends per step, and their reach."""
+    """The collectives over some axes: bytes that a device of the slowest rank sends per step, and what their groups
+    span."""
 
     axes: str
     members: int
@@ -69,7 +69,7 @@ class AxisTraffic:
 
 @dataclass(frozen=True, kw_only=True)
 class LevelTraffic:
-    """Bytes that a device of the slowest rank sends per step in collectives whose outermost level is `level`."""
+    """Bytes per step that a device of the slowest rank sends in collectives whose outermost network tier is `level`."""
 
     level: str
     today_bytes: float
@@ -78,8 +78,8 @@ class LevelTraffic:
 
 @dataclass(frozen=True, kw_only=True)
 class RankPlacement:
-    """The answer. `device_order` assigns a device to each rank of the plan's mesh so that its axes lie as in the best
-    order; None if each rank keeps its device."""
+    """The result. `device_order` has the device of each rank of the plan's mesh that gives the best order; None if no
+    rank moves."""
 
     plan: str
     target: Target | None
@@ -97,14 +97,14 @@ class RankPlacement:
     device_order: tuple[int, ...] | None
 
     def to_json(self) -> dict[str, Any]:
-        """The answer as a JSON object."""
+        """Return the result as an object of the format `planc.place/1`."""
         return {"format": FORMAT, **asdict(self)}
 
 
 def place(costed: CostedPlan) -> tuple[RankPlacement, Mesh]:
-    """Return the best order of the mesh axes of `costed`, and the mesh in that order.
+    """Return the result for the plan of `costed`, and its mesh with the axes in the best order.
 
-    Raises ValueError, with a message for the user, if the mesh has more than MOST_AXES axes to reorder.
+    Raises ValueError, with a message for the user, if more than MOST_AXES axes could change places.
     """
     plan, mesh = costed.sharded.plan, costed.sharded.plan.mesh
     moving = moving_axes(mesh)
@@ -132,8 +132,8 @@ def place(costed: CostedPlan) -> tuple[RankPlacement, Mesh]:
 
 
 def device_order(mesh: Mesh, best: Mesh) -> tuple[int, ...] | None:
-    """Return the device of each rank of `mesh` (outermost axis first) that places its axes as in `best`, which has the
-    same axes in another order; None if every rank's device is its own index."""
+    """Return the device index of each rank of `mesh` that places its axes as in `best`, a mesh of the same axes in
+    another order. None if every rank has the device of its own index."""
     found = [0]
     for axis in mesh.axes:
         stride = best.axis(axis.name).stride
@@ -147,7 +147,7 @@ def mesh_text(mesh: Mesh) -> str:
 
 
 def reordered(written: str, names: Iterable[str]) -> str:
-    """Reorder the axes of a mesh sentence as in `names`; each keeps its size as `written`: a number or a name.
+    """Return `written`, the axes of a mesh sentence, in the order `names`. Sizes stay as written: a number or a name.
 
     >>> reordered("tp 8 > fsdp n", ["fsdp", "tp"])
     'fsdp n > tp 8'
@@ -157,7 +157,7 @@ def reordered(written: str, names: Iterable[str]) -> str:
 
 
 class _Orders:
-    """All orders of a plan's axes with the seconds of their collectives and, for candidates, of their step."""
+    """All orders of a plan's mesh axes. `seconds` has the seconds of each collective, and the mesh, of each order."""
 
     def __init__(self, costed: CostedPlan) -> None:
         self.today, self.plan = costed, costed.sharded.plan
@@ -174,8 +174,7 @@ class _Orders:
         """Step time (s) of orders that were checked and costed as a plan."""
 
     def best(self) -> int:
-        """Return the index into `seconds` of the order with the fastest step. Of orders with equal steps, the one with
-        the fastest collectives is chosen, then the current order."""
+        """Return the index of the order with the fastest step; of equal ones, that with the fastest collectives."""
         while True:
             best = self._fastest()
             if best in self.costed:
@@ -183,9 +182,8 @@ class _Orders:
             self._cost(best)
 
     def _fastest(self) -> int:
-        """Return the index into `seconds` of the order with the fastest step, except refused orders. Steps are
-        estimated one by one, the smallest lower bound first, until every other lower bound is above the fastest
-        step."""
+        """Return the index of the fastest order that is not refused. Steps are estimated by increasing lower bound,
+        until all remaining bounds exceed the fastest step."""
         best: tuple[float, float, int] | None = None
         for least_s, i in sorted(self._in_question()):
             if best is None or _rounded(least_s) <= best[0]:
@@ -195,8 +193,8 @@ class _Orders:
         return best[2]
 
     def step_s(self, i: int) -> float:
-        """Return the seconds of the step of order `i`: as costed if the order was costed, else estimated with the
-        collectives of the current program."""
+        """Return the step time (s) of order `i`: costed if possible, else estimated with the collectives of the current
+        program."""
         if i in self.costed:
             return self.costed[i]
         if i not in self.timed:
@@ -209,15 +207,15 @@ class _Orders:
         return step_time(moved, rows, links).step.time_s
 
     def _disjoint_s(self, i: int) -> float:
-        """Return a lower bound on the seconds of the step of order `i`: no two of its collectives share a link."""
+        """Return a lower bound on the step time (s) of order `i`, in which no two collectives share a link."""
         if i not in self.disjoint:
             self.disjoint[i] = self._step_s(i, LinkTimes(disjoint=True))
         return self.disjoint[i]
 
     def _in_question(self) -> Iterator[tuple[float, int]]:
-        """Yield (lower bound of the step in seconds, index of the order) of each candidate. Refused orders are left
-        out. On a machine described as a graph every order is a candidate, because shared links may decide. On other
-        machines, an order is left out if some other order is no slower in any collective."""
+        """Yield (lower bound of the step in seconds, index) of each order that could be the fastest. Refused orders are
+        left out, and so are orders that are no faster than another one in any collective; the latter not on a graph, as
+        links are shared."""
         kept: list[int] = []
         beaten: dict[int, list[int]] = {}
         for i, (seconds, _) in enumerate(self.seconds):
@@ -235,7 +233,7 @@ class _Orders:
                 yield self._disjoint_s(i), i
 
     def _cost(self, i: int) -> None:
-        """Check and cost the plan with its axes in this order; record the order if a check or the target refuses it."""
+        """Check and cost the plan with the axes in order `i`. Add `i` to `refused` if that raises an error."""
         try:
             checked = check_plan(replace(self.plan, mesh=self.seconds[i][1]))
             self.costed[i] = cost_plan(propagate(checked), backend=self.today.backend).step.time_s
@@ -248,7 +246,7 @@ def _rounded(seconds: float) -> float:
 
 
 def _none_faster(seconds: list[float], known: list[float]) -> bool:
-    """True if no collective takes fewer `seconds` than in the order whose seconds are `known`."""
+    """True if each collective takes at least as many `seconds` as in the order `known`."""
     return all(one >= other * (1 - SAME) for one, other in zip(seconds, known, strict=True))
 
 
@@ -257,7 +255,7 @@ def _order(plan: Plan, mesh: Mesh, rows: list[Collective], step_s: float) -> Ord
 
 
 def _traffic(plan: Plan, best: Mesh, rows: list[Collective]) -> Iterator[AxisTraffic]:
-    """Yield the traffic of the collectives over each group of axes, the most bytes first."""
+    """Yield the traffic over each group of axes, largest first."""
     by_axes: dict[tuple[str, ...], list[Collective]] = defaultdict(list)
     for row in rows:
         by_axes[row.axes].append(row)
@@ -277,7 +275,6 @@ def _reach(plan: Plan, mesh: Mesh, axes: tuple[str, ...], rows: list[Collective]
 
 
 def _levels(traffic: tuple[AxisTraffic, ...]) -> Iterator[LevelTraffic]:
-    """Yield the bytes sent at each network tier that collectives span, in the current order or in the best one."""
     today: dict[str, float] = defaultdict(float)
     best: dict[str, float] = defaultdict(float)
     for one in traffic:

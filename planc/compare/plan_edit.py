@@ -9,11 +9,11 @@ from planc.syntax import Sentence, parse_text
 
 
 class NotWrittenError(ValueError):
-    """The requested change cannot be made in the text of the plan file."""
+    """The text of the plan file cannot be changed as requested."""
 
 
 def own_sentence(text: str, verb: str) -> Sentence:
-    """Return the sentence of `verb` in the plan `text`. Raises NotWrittenError if there is none."""
+    """Return the sentence with `verb` in the plan `text`, no `on TARGET:` one. Raises NotWrittenError without one."""
     for sentence in parse_text(text, "").sentences:
         if sentence.verb == verb and not sentence.target:
             return sentence
@@ -21,7 +21,7 @@ def own_sentence(text: str, verb: str) -> Sentence:
 
 
 def rewritten(text: str, verb: str, rest: str) -> str:
-    """Return `text` with the sentence of `verb` replaced by `verb rest`."""
+    """Return the plan `text` with the sentence of `verb` replaced by `verb rest`."""
     span = own_sentence(text, verb).span
     lines = text.split("\n")
     head = lines[span.line - 1][: span.column - 1]
@@ -31,7 +31,7 @@ def rewritten(text: str, verb: str, rest: str) -> str:
 
 
 def read(path: Path) -> str:
-    """Read the plan file at `path`. Raises OSError, or NotWrittenError if it is not text."""
+    """Return the text of the plan file at `path`. Raises OSError, or NotWrittenError if it is not text."""
     try:
         return read_text(path, MAX_TEXT_BYTES)
     except ValueError as error:

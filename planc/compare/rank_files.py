@@ -1,6 +1,6 @@
-"""Write files that assign a plan's ranks to devices in another order, for torchrun, Slurm and JAX.
+"""Files for torchrun, Slurm and JAX that assign a plan's ranks to devices in the best order of `planc place`.
 
-The plan's program runs unchanged with such a file, and its axes lie on the devices as in the best order.
+The plan's program itself is not changed.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ KINDS = ("torchrun", "slurm", "jax")
 
 
 def rank_file(plan: Plan, best: Mesh, order: Sequence[int], kind: str) -> str:
-    """Return the text of a file of `kind`, one of KINDS.
+    """Return the text of a file of `kind`, one of KINDS. `order` has the device of each rank of the plan's mesh, as in
+    `best`.
 
-    `order` holds the device of each rank of the mesh of `plan` that places its axes as in `best`. Raises ValueError,
-    with a message for the user, if `kind` does not support the machine.
+    Raises ValueError, with a message for the user, if `kind` does not support the machine.
     """
     torus = plan.cluster.is_torus and plan.cluster.own_graph is None
     if torus and kind != "jax":
@@ -140,7 +140,7 @@ def _slurm(plan: Plan, order: Sequence[int]) -> str:
 
 
 def _hosts(plan: Plan) -> list[tuple[int, int]]:
-    """Return (host, local index) of each device."""
+    """Return (host, index on that host) of each device."""
     if plan.cluster.own_graph is None:
         each = machine_of(plan.cluster).devices
         return [divmod(device, each) for device in range(plan.mesh.devices)]
@@ -154,7 +154,7 @@ def _hosts(plan: Plan) -> list[tuple[int, int]]:
 
 
 def _counted(nodes: Sequence[int]) -> list[int]:
-    """Return each rank's local rank as Slurm assigns it: the number of earlier ranks on the same node."""
+    """Return each rank's local rank in Slurm: the number of earlier ranks on its node."""
     seen: dict[int, int] = defaultdict(int)
     found = []
     for node in nodes:
@@ -164,7 +164,7 @@ def _counted(nodes: Sequence[int]) -> list[int]:
 
 
 def _distribution(nodes: Sequence[int]) -> str:
-    """Return the value of Slurm's `--distribution` that puts each rank on its node in `nodes`; "" if no value does."""
+    """Return the value of Slurm's `--distribution` that puts each rank on its node of `nodes`; "" if there is none."""
     count = len({*nodes})
     if list(nodes) == sorted(nodes):
         return "block"
@@ -175,10 +175,10 @@ def _distribution(nodes: Sequence[int]) -> str:
 
 
 def _places(plan: Plan, best: Mesh, order: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the slice, the torus coordinates (at least three) and the core of each device of `order`. The axes are
-    mapped to the torus as in the mesh `best`.
+    """Return the slice, the torus coordinates (at least three) and the core of each device of `order`, with the axes
+    mapped to the torus as in `best`.
 
-    A rank's index along an axis counts the cores of a chip first, then positions in rings, then slices.
+    An index along an axis counts the cores of a chip first, then positions in rings, then slices.
     """
     cluster, parts = plan.cluster, []
     cores, placed = cluster.chip.devices, torus_dims(best, cluster)
@@ -201,5 +201,4 @@ def _places(plan: Plan, best: Mesh, order: Sequence[int]) -> list[tuple[int, ...
 
 
 def _listed(cells: Iterable[str], between: str = ", ") -> str:
-    """Join `cells` with `between` into lines of at most 110 columns, indented by four."""
     return "\n".join(wrap(between.join(cells), 110, initial_indent="    ", subsequent_indent="    "))

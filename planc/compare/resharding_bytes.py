@@ -1,7 +1,7 @@
-"""Count the bytes of a checkpoint that devices must receive when a run resumes under another layout.
+"""The bytes of a checkpoint that devices receive when a run resumes with another layout.
 
-A checkpoint holds each parameter and its two AdamW moments in fp32. Rank i of layout A becomes rank i of layout B on
-the same machine: it holds its shards under A, needs its shards under B, and receives the rest.
+A checkpoint holds each parameter and its two AdamW moments in fp32. On the same machine, rank i of plan A becomes rank
+i of plan B: it receives only the elements of its shards under B that it did not hold under A.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ELEMENT_BYTES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class ReshardingBytes:
-    """Bytes summed over all devices, except `worst_device_bytes`. On another machine devices hold nothing yet."""
+    """The bytes that devices receive, summed over devices; `worst_device_bytes` are the most of one device."""
 
     same_machine: bool
     checkpoint_bytes: int
@@ -39,10 +39,10 @@ class ReshardingBytes:
 def resharding_bytes(
     before: Sharded, after: Sharded, rests: tuple[StateLayout, StateLayout], *, same_machine: bool = True
 ) -> ReshardingBytes:
-    """Count the bytes that devices receive to go from the layout of `before` to that of `after`. On another machine
-    (not `same_machine`) they receive everything that they need.
+    """Return the bytes that devices receive to change from the layouts of `before` to those of `after`, which have the
+    same parameters. If not `same_machine`, devices start empty.
 
-    `rests` are both plans' layouts of state between steps. Both plans have the same parameters.
+    `rests` are functions that return the layouts of state between steps in `before` and in `after`.
     """
     tensors = list(_tensors(before, after, rests))
     had = before.plan.mesh.devices if same_machine else 0
@@ -65,8 +65,8 @@ def resharding_bytes(
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A parameter's weights or optimizer state, under the layouts before and after. `times` is the number of arrays of
-    its size that have these layouts, such as two AdamW moments."""
+    """The weights or the optimizer state of a parameter, with the layouts before and after. `times` counts the arrays
+    with these layouts, such as two AdamW moments."""
 
     name: str
     times: int
@@ -86,8 +86,8 @@ def _tensors(before: Sharded, after: Sharded, rests: tuple[StateLayout, StateLay
 
 
 def _of_rank(before: Sharded, after: Sharded, tensors: list[_Tensor], rank: int, had: bool) -> tuple[int, int]:
-    """Return the bytes that `rank` needs under the new layout, and how many of them it must receive. With `had` it
-    holds its shards of the old layout; without, it holds nothing."""
+    """Return the bytes that `rank` needs under the new layout, and how many of these it receives. Without `had` it
+    starts empty."""
     needed = lacking = 0
     for t in tensors:
         layers = layers_on_rank(after.plan, after.param[t.name].param, rank)
@@ -114,11 +114,10 @@ def _product(values: Iterable[int]) -> int:
 
 
 def representatives(axes: Iterable[Axis], had: int, devices: int) -> tuple[list[int], int]:
-    """Return one rank for each distinct set of shards, and the number of devices that hold each set. `axes` are those
-    that shard some tensor. Ranks below `had` hold shards of the old layout. `devices` is the number of all ranks.
+    """Return one rank for each distinct set of shards, and the number of devices (replicas) with each set.
 
-    Devices that differ only along axes that shard nothing are replicas. If the `axes` do not nest, every rank is
-    listed.
+    `axes` shard some tensor; `devices` is the number of ranks, of which the first `had` hold shards of the old layout.
+    If the strides of `axes` do not nest, all ranks are returned.
     """
     spans = {(a.stride, a.stride * a.size) for a in axes if a.size > 1}
     spans |= {(had, devices)} if 0 < had < devices else set()

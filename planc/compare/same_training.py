@@ -1,7 +1,7 @@
-"""Decide if two plans train to the same losses up to rounding.
+"""Decide if two plans train to the same losses, apart from rounding.
 
-Layouts, microbatches, recomputation and kernels change only the order of sums. The model, the tokens per step, the
-dtypes and the tokens that experts drop change the losses.
+Layouts, microbatches, recomputation and kernels change only the order of sums. The model, the tokens per step, dtypes
+and dropped tokens change the losses.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from planc.ir.plan import NOUNS, Plan
 
 @dataclass(frozen=True, kw_only=True)
 class Apart:
-    """One reason why losses differ, with the sentence of each plan that causes it; empty for a default."""
+    """One reason why losses differ: the values in plans A and B, and the sentences that set them ("" for a default)."""
 
     what: str
     a: str
@@ -26,7 +26,7 @@ class Apart:
 
 
 def apart(one: Plan, other: Plan) -> list[Apart]:
-    """Return every reason why the losses of `one` and `other` cannot be compared; [] if they can."""
+    """Return all reasons why the losses of `one` and `other` are not comparable; [] if they are."""
     return [
         *_model(one, other),
         *_batch(one, other),
@@ -63,7 +63,6 @@ def _size(plan: Plan, dim: str) -> int | None:
 
 
 def _arithmetic(plan: Plan) -> dict[str, Any]:
-    """Return all fields of the model except the sentence that names it."""
     return {name: value for name, value in plan.model.to_json().items() if name != "cause"}
 
 
@@ -89,7 +88,7 @@ def _rounding(one: Plan, other: Plan) -> Iterator[Apart]:
 
 
 def _updates(one: Plan, other: Plan) -> Iterator[Apart]:
-    """Compare the scale of low-rank updates, which is not part of the model."""
+    """Compare the scale of low-rank updates (LoRA)."""
     said = [f"alpha {p.lora.alpha}" if p.lora else "none" for p in (one, other)]
     found = [p.lora.cause if p.lora else None for p in (one, other)]
     yield from _reason("low-rank updates", (said[0], said[1]), (found[0], found[1]))
@@ -100,7 +99,7 @@ def _list(words: Iterable[str]) -> str:
 
 
 def _dropped(one: Plan, other: Plan) -> Iterator[Apart]:
-    """Compare dropped tokens: experts drop tokens beyond their capacity, which is per group of ranks sharing tokens."""
+    """Compare the tokens that experts drop: those beyond their capacity for each rank that shards the sequence."""
     if not (one.model.top_k and other.model.top_k):
         return
     routes = (_expert_capacity(one), _expert_capacity(other))

@@ -1,8 +1,7 @@
-"""Compute the index intervals of each parameter that a device holds between steps, as a checkpoint stores them.
+"""The index intervals of each parameter that a device holds between steps, as a checkpoint stores them.
 
-A shard consists of intervals of indices along each dimension: tensor parallelism splits the dimension first, then the
-storage layout of state splits the result. Uneven dimensions are split as by `torch.chunk`: the first parts are full,
-the last one is short or empty.
+Tensor parallelism splits a dimension first; the storage layout (such as FSDP) then splits the result. Uneven dimensions
+are split as by `torch.chunk`: the first parts are full, the last one is short or empty.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ Cut = tuple[tuple[int, int, tuple[Axis, ...]], ...]
 
 
 def declared_layout(p: ParamSharding, noun: Noun) -> tuple[tuple[str, ...], int | None]:
-    """Return the layout that the plan declares for `noun` (params, grads or optimizer) of parameter `p`: the axes that
-    shard it, and the index of the storage dimension that they shard. If the plan names no dimension, it is the first.
+    """Return the axes over which the plan stores `noun` (params, grads or optimizer) of parameter `p`, and the index of
+    the dimension that they shard, by default 0.
 
-    Master weights without a sentence of their own have the layout of the optimizer state.
+    Without a sentence for params, stored weights have the layout of the optimizer state (as master weights).
     """
     return p.stored[noun] or (p.stored["optimizer"] if noun == "params" else ()), p.on_dim or 0
 
 
 @dataclass(frozen=True)
 class StoredLayout:
-    """The layout between steps of a parameter's weights or optimizer state: for each storage dimension the axes that
-    shard it in compute (`used`), and the axes (`stored`) that then shard dimension `on_dim` in storage."""
+    """The layout between steps of a parameter's weights or optimizer state. In compute the axes `used` shard each
+    dimension; in storage the axes `stored` then shard dimension `on_dim`."""
 
     used: tuple[Cut, ...]
     stored: tuple[Axis, ...]
@@ -45,7 +44,7 @@ class StoredLayout:
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
-        """The axes on which a device's shard depends."""
+        """The mesh axes that determine which shard a device holds."""
         inside = [a for cuts in self.used for _, _, axes in cuts for a in axes]
         return tuple(dict.fromkeys([*inside, *(self.stored if self.on_dim is not None else ())]))
 
@@ -59,7 +58,7 @@ class StoredLayout:
 
     @cached_on(lambda stored_layout, position, rank: (stored_layout._cache, position))
     def _piece(self, position: tuple[int, ...], rank: int) -> tuple[Runs, ...]:
-        """Return the intervals that `rank` holds. They are cached by the `position` of the rank along `axes`."""
+        """Return the intervals that `rank` holds, cached by `position`, its coordinates along `axes`."""
         return tuple(self._intervals(dim, rank) for dim in range(len(self.used)))
 
     def _intervals(self, dim: int, rank: int) -> Runs:
@@ -73,8 +72,8 @@ class StoredLayout:
 
 
 def stored_layout(sharded: Sharded, p: ParamSharding, noun: Noun, rest: StateLayout) -> StoredLayout:
-    """Return the layout of `noun` of parameter `p` between steps. The function `rest` returns the axes and the
-    dimension that shard it in storage."""
+    """Return the layout of `noun` (params, grads or optimizer) of parameter `p` between steps. `rest` is the function
+    that returns the axes and the dimension of the storage sharding."""
     plan = sharded.plan
     user = next(o for ops in sharded.ops.values() for o in ops if p.param.name in o.op.params)
     over, dim = rest(p, noun)
@@ -90,7 +89,7 @@ def _cuts(plan: Plan, dims: tuple[str, ...], layout: dict[str, tuple[str, ...]])
 
 
 def layers_on_rank(plan: Plan, param: Param, rank: int) -> frozenset[int]:
-    """Return the layers whose `param` is on `rank`; -1 stands for a parameter outside the blocks."""
+    """Return the layers that have `param` and are on `rank`; {-1} for a parameter of the embedding or the head."""
     stage = plan.mesh.axis(plan.split.axis).place_of(rank) if plan.split else 0
     return _layers_on_stage(plan, param, stage)
 
@@ -107,7 +106,8 @@ def _layers_on_stage(plan: Plan, param: Param, stage: int) -> frozenset[int]:
 
 
 def _shard_range(length: int, axes: tuple[Axis, ...], rank: int) -> tuple[int, int]:
-    """Return the interval of 0 to `length` that `rank` holds. The `axes` split it one after the other."""
+    """Return the interval of range(`length`) that `rank` holds; each of `axes` splits the result of the previous
+    one."""
     first, last = 0, length
     for axis in axes:
         each = -(-(last - first) // axis.size)
@@ -117,9 +117,8 @@ def _shard_range(length: int, axes: tuple[Axis, ...], rank: int) -> tuple[int, i
 
 
 def _repeat_within(runs: Runs, length: int, inside: int, part: tuple[int, int]) -> Runs:
-    """Return the parts of `runs` whose index along one dim lies in the interval `part`. The dim has `length`
-    indices, and `inside` elements for each index. `runs` are intervals of elements, each a multiple of `length` x
-    `inside` long."""
+    """Return the elements of `runs` whose index along one dim is in the interval `part`. The dim has `length` indices
+    of `inside` elements each."""
     block = length * inside
     return tuple(
         (start + part[0] * inside, start + part[1] * inside)
@@ -130,7 +129,7 @@ def _repeat_within(runs: Runs, length: int, inside: int, part: tuple[int, int]) 
 
 
 def _subrange(runs: Runs, first: int, last: int) -> Runs:
-    """Return the indices of `runs` from position `first` up to `last` (exclusive), counted through all intervals."""
+    """Return the indices at positions `first` to `last` (exclusive) of the concatenated intervals `runs`."""
     found, passed = [], 0
     for a, b in runs:
         start, stop = max(first - passed, 0), min(last - passed, b - a)

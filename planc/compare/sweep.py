@@ -1,4 +1,4 @@
-"""Cost one plan at many values of one number: `planc.sweep/1`. Values that cannot be costed have diagnostics."""
+"""The cost of one plan at many values of one number, such as the number of devices: `planc.sweep/1`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from planc.syntax import parse_text
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """The figures that a sweep shows for each value."""
+    """The figures of a plan that a sweep shows."""
 
     time_s: float
     mfu: float
@@ -36,7 +36,7 @@ class Costs:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRow:
-    """The plan at one value. `costs` is None if the plan has errors; `why` is the reason if it cannot be written."""
+    """The plan at one value. `costs` is None if it has errors; `why` is the reason if its text cannot be written."""
 
     value: int
     devices: int | None = None
@@ -48,7 +48,7 @@ class SweepRow:
 
     @property
     def ok(self) -> bool:
-        """True if the plan can run at this value."""
+        """True if the plan has no errors at this value."""
         return not self.why and not self.errors
 
     @property
@@ -58,7 +58,7 @@ class SweepRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """The answer: one row per value, in the order given."""
+    """The result of a sweep: one row for each value, in the order given."""
 
     file: str
     over: Over
@@ -87,12 +87,12 @@ def sweep(
     path: Path, over: Over, *, axis: str = "", weak: bool = False, set: dict[str, int] | None = None,
     target: AnyTarget | None = None,
 ) -> Sweep:  # fmt: skip
-    """Cost the plan of the file `path` at each value of `over`, as `planc check` does with that number written in it.
+    """Cost the plan in file `path` at each value of `over`, which names a number in its text.
 
-    `axis` is the axis that grows with the devices, `weak` scales the batch with them (weak scaling); `set` has values
-    of `let` numbers; `target` applies to all rows, None: each row's own.
+    `axis` is the mesh axis that grows with the devices; `weak` also grows the batch (weak scaling); `set` has values of
+    `let` numbers; `target` is the target of all rows, None lets each row have its default.
 
-    Raises PlanError if the unchanged plan is invalid, NotWrittenError if the plan has nothing of that name.
+    Raises PlanError if the unchanged plan is invalid, NotWrittenError if the plan has no number of that name.
     """
     given = set or {}
     base = examine(path, set=given, target=target)

@@ -1,6 +1,6 @@
-"""Values of a sweep: `devices=8,16`, `batch=64..1024`, `sequence=...`, an axis of the mesh, a name of `let`.
+"""The numbers that a sweep varies: `devices=8,16`, `batch=64..1024`, `sequence=...`, a mesh axis, or a `let` number.
 
-For each value one or two numbers in the plan's text are replaced, and the text is checked as any plan.
+For each value one or two numbers in the plan's text are replaced; the new text is then checked like any plan.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ LARGEST = 10**9
 
 @dataclass(frozen=True)
 class Over:
-    """The number to vary, and its values."""
+    """The name of the number to vary, and its values."""
 
     name: str
     values: tuple[int, ...]
 
 
 def parse_over(text: str) -> Over:
-    """Parse the number to vary (`devices`, `batch`, ..., an axis of the mesh or a name of `let`) and its values.
+    """Parse `text`: NAME=8,16,32, or NAME=8..128, which doubles from the first value to the last.
 
-    `text` is `NAME=8,16,32`, or `NAME=8..128`, which doubles from the first to the last. Raises ValueError if it is
-    malformed.
+    NAME is `devices`, `batch`, `sequence`, `microbatch`, a mesh axis or a `let` name. Raises ValueError if malformed.
     """
     name, equals, rest = text.removeprefix("axis ").partition("=")
     values = [n for part in rest.split(",") for n in _numbers(part)] if equals else []
@@ -66,8 +65,7 @@ class Varied:
     """Weak scaling: the batch grows with the devices."""
 
     def grown(self) -> str:
-        """The mesh axis whose size follows the number of devices. Raises NotWrittenError if the mesh has no such
-        axis."""
+        """Return the mesh axis that grows with the devices. Raises NotWrittenError if the mesh has no axis `axis`."""
         mesh = self.plan.mesh
         names = list(mesh.sizes)
         chosen = self.axis or next(iter(self.plan.data_axes), names[0])
@@ -77,7 +75,7 @@ class Varied:
 
 
 def at(varied: Varied, name: str, value: int) -> str:
-    """Return the plan's text with `name` set to `value`. Raises NotWrittenError if the plan cannot have it."""
+    """Return the plan's text with the number `name` set to `value`. Raises NotWrittenError if that is impossible."""
     plan = varied.plan
     if name in ("batch", "sequence", "microbatch"):
         return _batch(varied.text, plan, **{name: value})
@@ -93,8 +91,8 @@ def _batch(text: str, plan: Plan, *, batch: int = 0, sequence: int = 0, microbat
 
 
 def _devices(varied: Varied, axis: str, devices: int) -> str:
-    """Return the plan's text with `devices` devices: the size of `axis`, the cluster and, in a weak-scaling sweep, the
-    batch change."""
+    """Return the plan's text for `devices` devices: with another size of `axis`, another cluster, and for weak scaling
+    another batch."""
     plan = varied.plan
     size = _scaled(plan.mesh.sizes[axis], devices, plan.mesh.devices, f"axis `{axis}` of {plan.mesh.sizes[axis]}")
     text = filled(varied.text, _factors(varied.text, "mesh", {axis: size}))
@@ -122,8 +120,7 @@ def _factors(text: str, verb: str, sizes: Mapping[str, int]) -> dict[Span, str]:
 
 
 def _machines(text: str, plan: Plan, devices: int) -> str:
-    """Return the plan `text` with a `cluster` sentence of enough whole machines for `devices`. If a node has more
-    devices, the cluster is a part of one node."""
+    """Return the plan `text` with a `cluster` of enough whole nodes for `devices`, or part of one node."""
     cluster, each = plan.cluster, plan.cluster.devices_per_node
     sentence = own_sentence(text, "cluster")
     if devices % each == 0:
@@ -135,7 +132,6 @@ def _machines(text: str, plan: Plan, devices: int) -> str:
 
 
 def _with_count(text: str, sentence: Sentence, count: int) -> str:
-    """Return the plan `text` with `count` in front of the machine's name in `sentence`."""
     first = sentence.node.parts[0]
     call = sentence.node.node("call")
     assert call is not None

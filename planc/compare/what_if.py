@@ -1,6 +1,6 @@
-"""Cost a plan on a changed machine: `planc.what_if/1`.
+"""The cost of a plan on a changed machine, such as one with a slower link: `planc.what_if/1`.
 
-Collectives are routed over the machine's graph both before and after, so that only the change makes a difference.
+Collectives are routed over the machine's graph of links before and after, so that only the change makes a difference.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORMAT = "planc.what_if/1"
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """The plan's step on the machine, before or after the change."""
+    """The plan's step on the original or on the changed machine."""
 
     mesh: dict[str, int]
     devices: int
@@ -48,7 +48,7 @@ class State:
 
 @dataclass(frozen=True, kw_only=True)
 class AxisChange:
-    """The collectives over some axes before and after: seconds, and the slowest link of their groups."""
+    """The collectives over some axes on the original and the changed machine: their seconds, and their slowest link."""
 
     axes: str
     before_s: float
@@ -59,7 +59,7 @@ class AxisChange:
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIf:
-    """The answer to one `planc check --with`."""
+    """The result of `planc check --with`: the step on the original and on the changed machine."""
 
     plan: str
     changes: tuple[str, ...]
@@ -78,9 +78,10 @@ class WhatIf:
 
 
 def what_if(examined: Examined, texts: Sequence[str], target: AnyTarget | None = None) -> tuple[WhatIf, Examined]:
-    """Cost the step of the plan of `examined` before and after the changes in `texts`, and check the changed plan.
+    """Cost the plan of `examined` with and without the machine changes `texts`. Return that, and the checked changed
+    plan.
 
-    Raises PlanError with the errors of the plan, of a text in `texts`, or of the changed machine.
+    Raises PlanError if the plan has errors, a text is invalid, or the changed machine cannot run the plan.
     """
     changes = read_what_ifs(texts)
     plan = examined.plan
@@ -108,18 +109,18 @@ def what_if(examined: Examined, texts: Sequence[str], target: AnyTarget | None =
 
 
 def sources_of(examined: Examined, texts: Sequence[str]) -> dict[str, Source]:
-    """Return the source texts for diagnostics by file: those of the plan of `examined`, and the what-ifs `texts`."""
+    """Return the texts that diagnostics quote, by file name: those of the plan, and the machine changes `texts`."""
     source = source_of(texts)
     return {**examined.sources, source.file: source}
 
 
 def routed(plan: Plan) -> Plan:
-    """Return `plan` with its collectives routed over the machine's graph, even where closed forms apply."""
+    """Return `plan` with its collectives routed over the machine's graph of links, not costed by closed formulas."""
     return _on(plan, _as_it_is(plan.cluster))
 
 
 def _as_it_is(cluster: Cluster) -> tuple[Change, ...]:
-    """Return a change that keeps the machine as it is, and enables routing of its collectives."""
+    """Return a change without effect, which makes collectives routed over links."""
     if cluster.own_graph is not None:
         return ()
     return (Change(kind="links", names=(machine_links(cluster).kinds[0].name,), value=1.0),)
@@ -140,7 +141,7 @@ def _found(code: str, message: str, texts: Sequence[str], line: int = 1, name: s
 
 
 def _try_each(cluster: Cluster, changes: Sequence[Change], texts: Sequence[str]) -> None:
-    """Raise an error for the first text whose change is invalid for the machine."""
+    """Raise PlanError for the first text whose change the machine does not allow."""
     for line in range(1, len(changes) + 1):
         try:
             machine_links(replace(cluster, changes=tuple(changes[:line])))
@@ -152,7 +153,7 @@ def _try_each(cluster: Cluster, changes: Sequence[Change], texts: Sequence[str])
 
 
 def _shrunk(plan: Plan, texts: Sequence[str]) -> Plan:
-    """Return the plan on the remaining devices: an axis that shards the batch, and the batch, are smaller."""
+    """Return the plan on the devices that remain: a data-parallel axis and the batch are smaller."""
     left, mesh, cluster = len(machine_links(plan.cluster).devices), plan.mesh, plan.cluster
     if left >= mesh.devices:
         return plan
@@ -182,10 +183,9 @@ def _state(costed: CostedPlan) -> State:
 
 
 def busiest(costed: CostedPlan) -> tuple[str, float]:
-    """Return the busiest link in a step of `costed` on its slowest rank, and its busy seconds.
+    """Return the link that the collectives of `costed` keep busy the longest on its slowest rank, and those seconds.
 
-    If link loads are unknown (closed forms, lines of a torus), return the slowest level of the axes whose collectives
-    take the longest.
+    Without a graph of links, return the slowest network tier of the axes whose collectives take the longest.
     """
     plan, rows = costed.sharded.plan, costed.timed.mine
     total: dict[int, float] = {}

@@ -1,1 +1,1 @@
-"""Published measurements, one row each with its source. Facts only; see `tests.lab.published.rows`."""
+"""Published measurements of training runs, each with its source; `tests.lab.published.rows` describes the columns."""

@@ -1,5 +1,5 @@
-"""Parts of models, one file each, from which the families are assembled.
+"""Building blocks of models, one file each, such as attention or an MLP.
 
-A part is a `Part`: parameters, tensors and ops of one stretch of a section. `assemble` joins them to a `Model`. A
-family's file has the sizes and the order of the parts.
+A `Part` holds the parameters, tensors and ops of a building block. `assemble` joins parts into a `Model`; the file of a
+family chooses the parts and their order.
 """

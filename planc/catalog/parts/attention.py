@@ -23,13 +23,13 @@ def attention(
     grouped: bool = True,
     target: str = "hidden.mid",
 ) -> Part:
-    """Return the part from `hidden` to `target`: norm, projections, the core, the output projection and the residual
-    add.
+    """Return an attention layer: norm, projections, scores and softmax, output projection, residual add. It reads the
+    tensor `hidden` and writes the tensor `target`.
 
     `window` is the sliding window in tokens (0: full attention); `qk_norm` adds a norm to each head's queries and keys
-    (Qwen3); `sinks` is a learned score per head in the softmax (gpt-oss); `biased` adds biases to the projections,
-    `biased_inputs` only to those of queries, keys and values (Qwen2), `biased_norm` to the norm; without `grouped`
-    there are as many key heads as query heads, with the same dim.
+    (Qwen3); `sinks` adds a learned score per head to the softmax (gpt-oss); `biased` adds biases to the projections,
+    `biased_inputs` only to those of queries, keys and values (Qwen2), `biased_norm` to the norm. If `grouped` is False,
+    there are as many key heads as query heads.
     """
     query = ("heads", "head_dim")
     key = ("kv_heads", "head_dim") if grouped else query
@@ -50,10 +50,10 @@ def attention(
 
 
 def rope(name: str, source: str, target: Tensor, *, module: str = MODULE) -> Part:
-    """Return the part that applies rotary positions from tensor `source` to `target`, as module `module`. A rotation
-    mixes pairs of elements of a head, so head_dim cannot be sharded.
+    """Return the op that applies rotary position embeddings (RoPE) to the tensor `source` and writes `target`.
 
-    A rotation is linear: its backward needs no tensor.
+    It mixes pairs of elements of a head, so head_dim cannot be sharded. It is linear, so its backward needs no saved
+    tensor.
     """
     op = Op(
         name=name,
@@ -70,10 +70,11 @@ def rope(name: str, source: str, target: Tensor, *, module: str = MODULE) -> Par
 def core(
     q: str, k: str, v: str, *, window: int = 0, sinks: bool = False, widths: tuple[str, ...] = ("head_dim",)
 ) -> Part:
-    """Return causal attention. Its rows may be sharded over the sequence; each needs all keys and values.
+    """Return causal attention of the tensors `q`, `k` and `v`. Queries may be sharded over the sequence, keys and
+    values not.
 
-    `widths` are the dims of a head, which the scores need whole. The output is saved in addition to the inputs, for the
-    backward of flash attention (Dao 2023, FlashAttention-2).
+    `widths` are the dims of a head, which cannot be sharded. Inputs and output are saved for backward
+    (FlashAttention-2, Dao 2023).
     """
     score = Param(name=f"{MODULE}.head_sinks.weight", shape_dims=(("heads",),), section="", decay=False)
     op = Op(
@@ -93,7 +94,7 @@ def core(
 
 
 def projection_out(*, biased: bool = False, target: str = "hidden.mid") -> Part:
-    """Return the output projection to the residual stream, with the add to `target`; `biased` adds a bias."""
+    """Return the output projection of attention, with a bias if `biased`, and the residual add to `target`."""
     wo, inputs = f"{MODULE}.wo", ("hidden", "attention.out")
     out = matmul(
         "attention.out", "projection", wo, (("embed",), ("heads", "head_dim")), "attention.mixed", hidden(inputs[1])

@@ -1,4 +1,4 @@
-"""Reads a Hugging Face `config.json` field by field: every field is used, or reported as unused.
+"""Read a Hugging Face `config.json` field by field, and record the fields that nothing reads.
 
 A missing field has the default of its configuration class in `transformers`, because `save_pretrained` may omit
 defaults; sizes have no default here. All errors are ValueErrors with a message for the user.
@@ -15,7 +15,7 @@ MAX_LENGTH = 10**12
 
 
 class Config:
-    """The fields of a Hugging Face config, for a model of `family`. It records which fields are read."""
+    """A Hugging Face config that records which of its fields are read. Messages name the model family `family`."""
 
     def __init__(self, family: str, fields: Mapping[str, Any]) -> None:
         self.family, self._fields = family, fields
@@ -24,21 +24,21 @@ class Config:
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """The fields that were not read, sorted; those of an inner object as `object.field`."""
+        """Sorted names of the fields that were not read. A field of a nested object is named `object.field`."""
         inner = [f"{name}.{field}" for name, config in self._inner.items() for field in config.unused]
         return tuple(sorted({*self._fields} - self._used | {*inner}))
 
     def inner(self, name: str) -> Config:
-        """Return the object in the field `name` as a config of its own; empty if the field is absent. Raises ValueError
-        if the field is not an object."""
+        """Return the nested object `name` as a Config, empty if the field is absent. Raises ValueError if it is no
+        object."""
         self._inner[name] = Config(self.family, self.table(name))
         return self._inner[name]
 
     def value(self, *names: str, default: Any = None) -> Any:
-        """Return the field under the first of `names` that is present and not null, else `default`.
+        """Return the first of the fields `names` that is present and not null, or `default`.
 
-        A field has several names if its configuration class maps one name to another (`attribute_map`). Raises
-        ValueError if the config has different values under them.
+        Configuration classes may give one field several names (`attribute_map`). Raises ValueError if fields in `names`
+        have different values.
         """
         self._used.update(names)
         given = {name: self._fields[name] for name in names if self._fields.get(name) is not None}
@@ -48,42 +48,42 @@ class Config:
         return next(iter(given.values()), default)
 
     def whole(self, *names: str, default: int | None = None, minimum: int = 1) -> int:
-        """Return the integer under the first of `names`, such as a number of heads, or `default` if absent. Raises
-        ValueError if the value is below `minimum` or is not an integer."""
+        """Return the integer field called by one of `names`, such as a number of heads, or `default` if absent. Raises
+        ValueError if it is no integer of at least `minimum`."""
         value = self.value(*names, default=default)
         if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= MAX_LENGTH:
             raise ValueError(f"{names[0]} = {value!r} is not a whole number of at least {minimum}")
         return value
 
     def layers(self, *names: str) -> int:
-        """Return the number of layers, from the first of `names` in the config."""
+        """Return the number of layers, a field called by one of `names`. Raises ValueError if it is too large."""
         return check_layers(self.whole(*names))
 
     def number(self, *names: str, default: float) -> float:
-        """Return the number under the first of `names`, in the field's own unit, or `default` if absent. Raises
-        ValueError if it is not a number above 0."""
+        """Return the number called by one of `names`, a ratio or the like, or `default`. Raises ValueError if it is not
+        above 0."""
         return _positive(names[0], self.value(*names, default=default))
 
     def flag(self, *names: str, default: bool) -> bool:
-        """Return the boolean under the first of `names`, or `default` if absent. Raises ValueError if it is not a
-        boolean."""
+        """Return the boolean under one of `names`, or `default` if absent. Raises ValueError if it is no boolean."""
         value = self.value(*names, default=default)
         if not isinstance(value, bool):
             raise ValueError(f"{names[0]} = {value!r} is neither true nor false")
         return value
 
     def numbers(self, name: str) -> tuple[int, ...]:
-        """Return the field `name`, a list of layer indices; () if absent. Raises ValueError for anything else."""
+        """Return the list of layer indices in field `name`; () if absent. Raises ValueError if it is no list of
+        integers."""
         value = self.value(name, default=[])
         if not isinstance(value, list) or any(isinstance(v, bool) or not isinstance(v, int) for v in value):
             raise ValueError(f"{name} = {value!r} is not a list of whole numbers")
         return tuple(value)
 
     def must_be(self, **fields: Any) -> None:
-        """Check that each of `fields` has the value given here, or is absent. With another value the config is a model
-        of another family.
+        """Raise ValueError if one of `fields` is present with another value than given here: the family does not
+        support it.
 
-        Raises ValueError for another value. A tuple lists several equivalent values.
+        A tuple lists equivalent values.
         """
         for name, legal in fields.items():
             known = legal if isinstance(legal, tuple) else (legal,)
@@ -92,16 +92,16 @@ class Config:
                 raise ValueError(f"{name} = {value!r}; planc's {self.family} family has {known[0]!r}")
 
     def head_dim(self, embed: int, heads: int, default: int = 0) -> int:
-        """Return the width of a head: the config's `head_dim`, or else `default`, or else (0) the model's width `embed`
-        divided by `heads`."""
+        """Return the elements of a head: the field `head_dim`, else `default`, else (if that is 0) `embed` divided by
+        `heads`."""
         value = self.whole("head_dim", default=default or embed // heads)
         if not default and self._fields.get("head_dim") is None and embed % heads:
             raise ValueError(f"there is no head_dim, and {embed} is no multiple of {heads} heads")
         return value
 
     def rope(self, theta: float) -> tuple[float, Scaling]:
-        """Return the base of rotary positions (a number without unit; `theta` if absent), and the scaling for longer
-        contexts.
+        """Return the base of rotary positions (no unit; `theta` if absent) and the parameters of RoPE scaling ({} for
+        none).
 
         Newer configs have both in `rope_parameters`, older ones in `rope_theta` and `rope_scaling`.
         """
@@ -115,14 +115,14 @@ class Config:
         return base, {} if kind == "default" else {"rope_type": kind, **given}
 
     def window(self, *, default: int = 0) -> int:
-        """Return `sliding_window` (tokens), or `default` if absent. 0 means full attention, and so does null."""
+        """Return `sliding_window` in tokens: `default` if absent, 0 (full attention) if null."""
         if "sliding_window" in self._fields and self._fields["sliding_window"] is None:
             default = 0
         return self.whole("sliding_window", default=default, minimum=0)
 
     def windows(self, layers: int) -> tuple[bool, ...] | None:
-        """Return, for each of the `layers`, if it has sliding attention, from the field `layer_types`. None if the
-        config has no such field."""
+        """Return for each of `layers` True if `layer_types` says sliding attention, False if full. None without that
+        field."""
         kinds = self.value("layer_types")
         if kinds is None:
             return None
@@ -132,7 +132,7 @@ class Config:
         return tuple(known[kind] for kind in kinds)
 
     def table(self, name: str) -> dict[str, Any]:
-        """Return the field `name`, an object; {} if absent."""
+        """Return the object in the field `name`; {} if absent. Raises ValueError if it is no object."""
         value = self.value(name, default={})
         if not isinstance(value, dict):
             raise ValueError(f"{name} = {value!r} is not an object")
@@ -142,10 +142,10 @@ class Config:
 def decoder_size(
     config: Config, *, rope_theta: float, kv_heads: int | None = None, head_dim: int = 0, norm_eps: float = 1e-6
 ) -> Size:
-    """Return the sizes that configs of Llama and later families share: all but those of MLP, experts and window.
+    """Return the sizes that configs of Llama and later families have in common: not those of MLP, experts and window.
 
-    The keywords are the defaults of the family's configuration class. `kv_heads` None means as many as heads;
-    `head_dim` 0 means the model's width divided by the heads. Raises ValueError for an invalid field.
+    The keywords are defaults for missing fields. `kv_heads` None means the number of query heads, `head_dim` 0 the
+    model's width divided by that number. Raises ValueError for an invalid field.
     """
     embed, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
     theta, scaling = config.rope(rope_theta)
@@ -164,7 +164,6 @@ def decoder_size(
 
 
 def _is_plain_value(value: Any) -> bool:
-    """True if `value` is a short printable string, or a finite non-negative number."""
     if isinstance(value, str):
         return value.isprintable() and len(value) <= 200
     return isinstance(value, int | float) and 0 <= value < 1e30

@@ -12,8 +12,8 @@ HEAD = "output"
 
 
 def embedding(*, positions: bool = False) -> Part:
-    """Return the part from token ids to the residual stream. With `positions`, a learned vector is added for each
-    position in a sequence."""
+    """Return the token embedding, which writes the tensor `hidden`. With `positions`, learned position embeddings are
+    added."""
     if not positions:
         return lookup("embedding", "hidden")
     op = Op(
@@ -30,7 +30,7 @@ def embedding(*, positions: bool = False) -> Part:
 
 
 def lookup(name: str, target: str) -> Part:
-    """Return the op called `name`, which looks tokens up in the embedding table. Its output is the tensor `target`."""
+    """Return the op `name` that looks up the embeddings of the tokens and writes the tensor `target`."""
     tokens = Tensor(name="tokens", dims=("batch", "sequence"), region="embedding", dtype="int")
     op = Op(
         name=name,
@@ -47,19 +47,19 @@ def lookup(name: str, target: str) -> Part:
 
 
 def head(*, tied: bool = False, biased_norm: bool = False) -> Part:
-    """Return the last norm, the projection to the vocabulary and the cross entropy.
+    """Return the final norm, the projection to the vocabulary and the cross entropy.
 
-    A `tied` head uses the embedding's weight; `biased_norm` makes the norm a LayerNorm.
+    `tied` uses the weight of the embedding for the projection; `biased_norm` makes the norm a LayerNorm.
     """
     final = norm("final.norm", "norm", "hidden", hidden("head.in"), biased=biased_norm)
     return final + loss("head.in", weight_of=EMBEDDING if tied else "")
 
 
 def loss(source: str, *, weight_of: str = "", biased: bool = False, prefix: str = "") -> Part:
-    """Return the projection of tensor `source` to the vocabulary, with a bias if `biased`, and the cross entropy.
+    """Return the projection of the tensor `source` to the vocabulary, with a bias if `biased`, and the cross entropy.
 
-    The projection uses the weight of the module `weight_of`; if that is "", the weight is its own. Names of ops and
-    tensors begin with `prefix`, except those of the targets.
+    `weight_of` is the module whose weight the projection uses, "" for a weight of its own. `prefix` begins the names of
+    the new ops and tensors, except `targets`.
     """
     logits = Tensor(name=f"{prefix}logits", dims=("batch", "sequence", "vocab"), region="head")
     shape: Shape = (("vocab",), ("embed",))

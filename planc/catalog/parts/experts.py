@@ -12,21 +12,19 @@ SCORES = Tensor(name="moe.scores", dims=(*HIDDEN[:2], "experts"), region="residu
 
 
 def experts(*, shared: bool = False, biased: bool = False) -> Part:
-    """Return the part from `hidden.mid` to `hidden`: norm, routed experts, an optional `shared` expert, and residual
-    add.
+    """Return a mixture of experts with norm and residual add. It reads the tensor `hidden.mid` and writes `hidden`.
 
-    `biased` adds biases to the router and the experts (gpt-oss).
+    `shared` adds a shared expert; `biased` adds biases to the router and the experts (gpt-oss).
     """
     part, out = mixture(shared=shared, biased=biased)
     return ffn_norm() + part + add("ffn.add", "layers.*", ("hidden.mid", out), hidden("hidden"))
 
 
 def squared_relu_experts(*, latent: bool = False, source: str = "hidden") -> Part:
-    """Return the part from tensor `source` to `hidden`: norm, routed experts and a shared one, each two linear layers
-    with a squared ReLU in between, and residual add.
+    """Return a mixture of experts with a shared expert, norm and residual add. It reads the tensor `source` and writes
+    `hidden`. An expert is two linear layers with a squared ReLU in between.
 
-    With `latent` the routed experts work on a projection of the tokens, which is what is sent, and their output is
-    projected back.
+    `latent` projects tokens to a smaller width before they are sent to the routed experts, and their outputs back.
     """
     width = "moe_latent" if latent else "embed"
     part = ffn_norm(source=source) + _router(biased=False)
@@ -40,10 +38,10 @@ def squared_relu_experts(*, latent: bool = False, source: str = "hidden") -> Par
 
 
 def mixture(*, shared: bool = False, shared_gate: bool = False, biased: bool = False) -> tuple[Part, str]:
-    """Return the part from `ffn.in` to the tensor named in the result: router, experts, and the `shared` one.
+    """Return router and experts, which read the tensor `ffn.in`, and the name of the output tensor.
 
-    With `shared_gate` the shared expert's output is multiplied by a score per token (Qwen2-MoE). `biased` adds biases
-    to the router and the experts.
+    `shared` adds a shared expert, and `shared_gate` multiplies its output by a score per token (Qwen2-MoE). `biased`
+    adds biases to the router and the experts.
     """
     part = _router(biased) + _route() + _experts(biased) + _combine()
     if not shared:
@@ -59,14 +57,14 @@ def mixture(*, shared: bool = False, shared_gate: bool = False, biased: bool = F
 
 
 def _router(biased: bool) -> Part:
-    """Return the matmul that gives each token a score for each expert. Selection needs all scores of a token."""
+    """Return the matmul of the router. The experts dim is not sharded, because top-k needs all scores of a token."""
     shape = (("experts",), ("embed",))
     module = f"{MODULE}.router"
     return matmul("moe.router", "residual", module, shape, "ffn.in", SCORES, biased=biased, whole=("experts",))
 
 
 def _route(source: str = "ffn.in", width: str = "embed") -> Part:
-    """Return the op that selects experts and orders the tokens of `source` by expert. Its backward needs the scores."""
+    """Return the op that selects experts and sorts the tokens of `source` by expert. Scores are saved for backward."""
     routed = _slots("moe.routed", width, ROUTED)
     op = Op(
         name="moe.route",
@@ -82,7 +80,6 @@ def _route(source: str = "ffn.in", width: str = "embed") -> Part:
 
 
 def _experts(biased: bool) -> Part:
-    """Return the gated MLP of every expert, which runs on the tokens that the expert receives."""
     gate, up, mid = (_slots(f"moe.{t}", "expert_ffn", EXPERTS) for t in ("gate", "up", "mid"))
     returned = _slots("moe.returned", "embed", ROUTED)
     into: Shape = (("experts",), ("expert_ffn",), ("embed",))
@@ -96,8 +93,6 @@ def _experts(biased: bool) -> Part:
 
 
 def _squared_relu_experts(width: str) -> Part:
-    """Return the MLP of every expert without a gate, from and to dim `width`, which runs on the tokens that the expert
-    receives."""
     up, mid = (_slots(f"moe.{t}", "expert_ffn", EXPERTS) for t in ("up", "mid"))
     returned = _slots("moe.returned", width, ROUTED)
     into: Shape = (("experts",), ("expert_ffn",), (width,))
@@ -125,10 +120,10 @@ def _latent(name: str) -> Tensor:
 
 
 def _combine(target: str = "moe.out", width: str = "embed") -> Part:
-    """Return the op that sums the outputs of each token's experts in `target`, weighted by the token's scores.
+    """Return the op that adds up the outputs of each token's experts.
 
-    The weights multiply inside the experts, on their smaller activation (Megatron-Core's weighted SwiGLU), so the
-    experts' output need not be saved for the weights' gradient.
+    The router's weights are applied inside the experts, on the smaller activation before the down projection
+    (Megatron-Core's weighted SwiGLU). So the experts' outputs need not be saved for the gradient of the weights.
     """
     out = Tensor(name=target, dims=(*HIDDEN[:2], width), region="residual")
     op = Op(

@@ -1,4 +1,4 @@
-"""A family of models: a table of sizes, the parts of its blocks, and how it reads a Hugging Face config."""
+"""A family of models: its sizes, the ops of its blocks, and the reader of its Hugging Face configs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ def _unread(_config: Config) -> Size:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFamily:
-    """The properties that all models of a family share. The embedding has learned positions if a model's size has
-    `positions`."""
+    """A family of models, such as Llama: a table of sizes, and how to build a model from them."""
 
     name: str
     sizes: Mapping[str, Size]
@@ -42,13 +41,13 @@ class ModelFamily:
     """The size that a config describes. Raises ValueError, in words for the user, for a config of another family."""
 
     def build(self, name: str, changes: dict[str, int] | None = None) -> Model:
-        """Return the op graph of the model `name`, one of `sizes`. `changes` replaces sizes by name. Raises ValueError
-        for invalid sizes."""
+        """Return the op graph of `name`, a key of `sizes`; `changes` replaces sizes. Raises ValueError for invalid
+        sizes."""
         return self._model(name, self.sizes[name], changes)
 
     def read_config(self, name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str, ...]]:
-        """Return the op graph of a model called `name`, with the sizes in `fields` (a Hugging Face config), and the
-        fields that were not used. Raises ValueError for an invalid config."""
+        """Return the op graph of the Hugging Face config `fields`, called `name`, and the names of the fields not used.
+        Raises ValueError for an invalid config."""
         config = Config(self.name, fields)
         return self._model(name, self.read(config)), config.unused
 

@@ -21,10 +21,10 @@ KEYS = f"{MODULE}.keys"
 
 
 def latent_attention(*, q_lora: bool = True) -> Part:
-    """Return the part from `hidden` to `hidden.mid`. Without `q_lora` the queries are projected in one step.
+    """Return multi-head latent attention with norm and residual add: from the tensor `hidden` to `hidden.mid`.
 
-    The down projections, their norms and the rotation of the shared key run in the layout of the residual stream: with
-    a sharded sequence their outputs are what is gathered.
+    Without `q_lora` the queries have no low-rank latent. The down projections, their norms and the shared key's
+    rotation have the layout of the residual stream: if the sequence is sharded, their outputs are all-gathered.
     """
     part = norm("attention.norm", "layers.*.attention_norm", "hidden", hidden("attention.in"))
     part += _queries() if q_lora else _projection("attention.q", "wq", QUERY, "embed", "attention.in", "attention.q")
@@ -51,7 +51,6 @@ def _tensor(name: str, width: tuple[str, ...]) -> Tensor:
 
 
 def _latent(name: str, width: str) -> Tensor:
-    """Return a tensor with the width of a latent, in the layout of the residual stream."""
     return Tensor(name=name, dims=(*TOKENS, width), region="residual")
 
 
@@ -61,7 +60,6 @@ def _queries() -> Part:
 
 
 def _down_projection(letter: str, latent: str) -> Part:
-    """Return the projection to a latent, and the latent's norm."""
     made, normed = (_latent(f"mla.{letter}_{state}", latent) for state in ("latent", "normed"))
     module = f"{MODULE}.w{letter}_a"
     return matmul(f"mla.down_proj.{letter}", "residual", module, ((latent,), ("embed",)), "attention.in", made) + norm(
@@ -74,8 +72,7 @@ def _projection(name: str, module: str, width: tuple[str, ...], wide: str, sourc
 
 
 def _join() -> Part:
-    """Return the op that concatenates each head's own key with the rotated key that all heads share. It saves
-    nothing."""
+    """Return the op that appends the rotary key, which all heads share, to each head's key. It saves no tensor."""
     op = Op(
         name="mla.join_k",
         kind="elementwise",

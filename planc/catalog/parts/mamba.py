@@ -12,11 +12,11 @@ STATES = ("ssm_groups", "ssm_state")
 
 
 def mamba() -> Part:
-    """Return the part from `hidden` to `hidden`, a layer of its own: norm, projections, convolution and scan, gated
-    norm, output projection and residual add.
+    """Return a Mamba-2 layer: norm, projections, convolution and scan, gated norm, output projection and residual add.
+    It reads and writes the tensor `hidden`.
 
-    The projections are the gate `z`, the values `x`, the state input (`b`) and output (`c`), shared by the heads of a
-    group, and a step size for each head (`dt`).
+    The projections are the gate `z`, the values `x`, the state input `b` and output `c` (one per group of heads), and
+    the step size `dt` of each head.
     """
     part = norm("mixer.norm", "layers.*.mixer_norm", "hidden", hidden("mixer.in"))
     for letter, width in (("z", HEADS), ("x", HEADS), ("b", STATES), ("c", STATES), ("dt", HEADS[:1])):
@@ -29,7 +29,7 @@ def mamba() -> Part:
 
 
 def _scan() -> Part:
-    """Return one op: a causal convolution of `x`, `b` and `c` with its SiLU, and the recurrence over the sequence.
+    """Return one op for the causal convolution of `x`, `b` and `c`, its SiLU, and the recurrence over the sequence.
 
     Its inputs are saved before the convolution, which the backward recomputes, as the fused kernels do
     (mamba_ssm/ops/triton/ssd_combined.py of state-spaces/mamba, `mamba_split_conv1d_scan_combined`).

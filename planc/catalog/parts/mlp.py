@@ -1,4 +1,4 @@
-"""Feed-forward layers: gated (w1, w3, w2) and plain (w1, w2), from `ffn.in` to the residual stream."""
+"""Feed-forward layers: gated (weights w1, w3, w2) and ungated (w1, w2)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ MODULE = "layers.*.feed_forward"
 
 
 def feed_forward() -> Part:
-    """Return the part from `hidden.mid` to `hidden`: norm, gated MLP and residual add."""
+    """Return a gated MLP with norm and residual add. It reads the tensor `hidden.mid` and writes `hidden`."""
     out = ("hidden.mid", "ffn.out")
     return ffn_norm() + gated("ffn", MODULE, "ffn") + add("ffn.add", "layers.*", out, hidden("hidden"))
 
 
 def plain_feed_forward(*, biased: bool = False, biased_norm: bool = False) -> Part:
-    """Return the part from `hidden.mid` to `hidden`: norm, two linear layers with GELU in between, and residual add.
+    """Return an MLP with GELU, norm and residual add. It reads the tensor `hidden.mid` and writes `hidden`.
 
     `biased` adds biases to the linear layers; `biased_norm` makes the norm a LayerNorm.
     """
@@ -34,8 +34,7 @@ def plain_feed_forward(*, biased: bool = False, biased_norm: bool = False) -> Pa
 
 
 def squared_relu_feed_forward() -> Part:
-    """Return the part from `hidden` to `hidden`, a layer of its own: norm, two linear layers with a squared ReLU in
-    between, and residual add."""
+    """Return an MLP with squared ReLU, norm and residual add. It reads and writes the tensor `hidden`."""
     out = ("hidden", "ffn.out")
     return (
         ffn_norm(source="hidden")
@@ -45,12 +44,13 @@ def squared_relu_feed_forward() -> Part:
 
 
 def ffn_norm(*, source: str = "hidden.mid", biased: bool = False) -> Part:
-    """Return the norm of tensor `source` before the feed-forward layer or the experts; a LayerNorm if `biased`."""
+    """Return the norm before an MLP or experts: it reads the tensor `source` and writes `ffn.in`; LayerNorm if
+    `biased`."""
     return norm("ffn.norm", "layers.*.ffn_norm", source, hidden("ffn.in"), biased=biased)
 
 
 def gated(name: str, module: str, width: str) -> Part:
-    """Return SiLU(w1 x) * w3 x, then w2: `ffn.in` to `NAME.out`, with inner dim `width`."""
+    """Return w2 (SiLU(w1 x) * w3 x) with inner dim `width`: it reads x = `ffn.in` and writes the tensor NAME.out."""
     wide = (*HIDDEN[:2], width)
     gate, up, mid = (Tensor(name=f"{name}.{t}", dims=wide, region="ffn") for t in ("gate", "up", "mid"))
     return (
@@ -62,7 +62,7 @@ def gated(name: str, module: str, width: str) -> Part:
 
 
 def squared_relu(name: str, module: str, width: str) -> Part:
-    """Return ReLU(w1 x) squared, then w2: `ffn.in` to `NAME.out`, with inner dim `width` (So et al. 2021, "Primer")."""
+    """Return w2 (ReLU(w1 x) squared) with inner dim `width` ("Primer", So 2021): x is `ffn.in`, the result NAME.out."""
     wide = (*HIDDEN[:2], width)
     up, mid = (Tensor(name=f"{name}.{t}", dims=wide, region="ffn") for t in ("up", "mid"))
     return (

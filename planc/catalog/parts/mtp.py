@@ -1,7 +1,7 @@
-"""Multi-token prediction (MTP): modules after the layers that each predict one token further ahead.
+"""Multi-token prediction (MTP): modules after the last layer, each of which predicts one token further ahead.
 
 DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", section 2.2: a module normalizes the hidden state and the embedding of
-the next token, projects both to one, runs a layer of its own, and shares the model's embedding and head.
+the next token, projects the two together to the model's width, and runs one more layer. It shares embedding and head.
 """
 
 from __future__ import annotations
@@ -17,16 +17,14 @@ MODULE = "layers.*.mtp"
 
 
 def mtp(layer: Part, *, tied: bool = False) -> Part:
-    """Return the module for multi-token prediction around `layer`, a block of this model; from and to `hidden`. If
-    `tied`, the head uses the embedding's weight."""
+    """Return one MTP module with the ops of `layer`. It reads and writes the tensor `hidden`. `tied`: the head uses the
+    embedding's weight."""
     final = norm("mtp.final_norm", f"{MODULE}.norm", "hidden", hidden("mtp.head_in"))
     shared = loss("mtp.head_in", weight_of=EMBEDDING if tied else "", prefix="mtp.")
     return _joined() + _reading(layer, "mtp.hidden") + final + shared
 
 
 def _joined() -> Part:
-    """Return the part that concatenates the hidden state with the embedding of the next token, and projects both to the
-    width of the hidden state."""
     pair = Tensor(name="mtp.pair", dims=(*HIDDEN[:2], "mtp_pair"), region="residual")
     joined = ("mtp.hidden_in", "mtp.embedded_in")
     shape: Shape = (("embed",), ("mtp_pair",))
@@ -41,7 +39,7 @@ def _joined() -> Part:
 
 
 def _reading(layer: Part, source: str) -> Part:
-    """Return `layer` with its input `hidden` replaced by `source`. Its output is still `hidden`."""
+    """Return `layer` with the tensor `source` as its input instead of `hidden`."""
 
     def renamed(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(source if name == "hidden" else name for name in names)

@@ -1,4 +1,4 @@
-"""One stretch of a section, and the assembly of such parts to a model."""
+"""Building blocks of a model (parts), and their assembly to a model."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ MTP: Section = "mtp"
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A part of a model, such as attention or an MLP: its parameters, tensors and ops, each in order. `assemble` sets
-    the sections of the parameters."""
+    """A building block of a model, such as attention or an MLP: its parameters, tensors and ops, in order."""
 
     params: tuple[Param, ...] = ()
     tensors: tuple[Tensor, ...] = ()
@@ -46,11 +45,11 @@ def assemble(
     kinds: Sequence[Section] = (),
     mtp: Part | None = None,
 ) -> Model:
-    """Return the model of these parts. `kinds` gives each layer's kind of block; () if all layers are of one kind.
-    `mtp` is the block of the modules for multi-token prediction, used if `mtp_layers` is above 0.
+    """Return the model with embedding `first`, layers from `blocks`, and head `last`.
 
-    Parameters and tensors with one name in several sections are shared; further sections of a parameter are in `also`.
-    Raises ValueError, with a message for the user, for invalid sizes.
+    `blocks` maps each kind of block to its ops; `kinds` names each layer's kind, () if all layers are of one kind.
+    `mtp` is the module for multi-token prediction, used if the size `mtp_layers` is above 0. Parameters and tensors of
+    the same name are shared. Raises ValueError, with a message for the user, for invalid sizes.
     """
     sizes = dims_of(size, changes)
     if size.top_k > sizes.get("experts", size.top_k):
@@ -82,7 +81,7 @@ def assemble(
 
 
 def _present(blocks: Mapping[Section, Part], kinds: Sequence[Section]) -> dict[Section, Part]:
-    """Return the kinds of block that occur in some layer. If there is only one, it is called `block`."""
+    """Return the kinds of block that some layer has. A single kind is renamed to `block`."""
     present = [kind for kind in blocks if not kinds or kind in kinds]
     return {kind: blocks[kind] for kind in present} if len(present) > 1 else {BLOCK: blocks[present[0]]}
 
@@ -110,7 +109,7 @@ def _tensors(parts: Iterable[Part]) -> tuple[Tensor, ...]:
 
 
 def _runs_of_kinds(kinds: Sequence[Section]) -> tuple[Run, ...]:
-    """Return runs of consecutive layers of one kind; () if all layers are of one kind."""
+    """Return runs of consecutive layers of the same kind; () if all layers are of one kind."""
     if len(set(kinds)) < 2:
         return ()
     runs: list[Run] = []

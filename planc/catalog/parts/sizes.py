@@ -1,4 +1,4 @@
-"""The sizes of a model, as in a family's table."""
+"""The sizes of a model: lengths of its dims, and the numbers and flags that distinguish the models of a family."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ Scaling = dict[str, float | str | bool]
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """Lengths of dims by name, and other properties that distinguish the models of a family.
-
-    0 means that a model does not have it, except for `head_dim`, where it means embed / heads.
-    """
+    """The sizes of one model. 0 means that the model has no such dim; for `head_dim` it means embed / heads."""
 
     layers: int
     embed: int
@@ -61,22 +58,22 @@ class Size:
 
 
 def layers_of(size: Size, changes: Mapping[str, int] | None) -> int:
-    """Return the number of layers of `size` with `changes` applied. Raises ValueError if there are too many."""
+    """Return the number of layers: that in `changes`, else that of `size`. Raises ValueError if it is too large."""
     return check_layers((changes or {}).get("layers", size.layers))
 
 
 def check_layers(layers: int) -> int:
-    """Return the number `layers`. Raises ValueError if it is too large, since every layer has an entry in a list."""
+    """Return `layers`. Raises ValueError if it is above `MAX_LAYERS`, because lists have an entry per layer."""
     if layers > MAX_LAYERS:
         raise ValueError(f"{layers} layers are more than the {MAX_LAYERS} that planc takes")
     return layers
 
 
 def dims_of(size: Size, changes: Mapping[str, int] | None = None) -> dict[str, int]:
-    """Return the dims that the model has, in the order of the fields, with `changes` applied.
+    """Return the lengths of the model's dims by name, with `changes` applied.
 
-    A `head_dim` of 0 is embed / heads before the changes; `qk_head_dim` is the sum of its two parts after them. Raises
-    ValueError for too many layers and for an inconsistent `qk_head_dim`.
+    A `head_dim` of 0 becomes embed / heads, from the unchanged sizes. `qk_head_dim` is nope_dim + rope_dim, from the
+    changed sizes. Raises ValueError for too many layers, or if `changes` has another `qk_head_dim`.
     """
     named = {f.name: getattr(size, f.name) for f in fields(size) if f.name in (*DIMS, *INNER)}
     named["head_dim"] = named["head_dim"] or (size.embed // size.heads if size.heads else 0)

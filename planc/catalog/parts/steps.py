@@ -1,4 +1,4 @@
-"""The ops and parameters that parts consist of: weights, norms, matmuls, elementwise ops, adds."""
+"""Ops and parameters from which parts are built: weights, norms, matmuls, elementwise ops, adds."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ Shape = tuple[tuple[str, ...], ...]
 
 
 def weight(module: str, shape_dims: Shape, *, region: str = "") -> Param:
-    """Return the weight of `module`, stored with this order of dims, for the ops of `region` ("" if no sentence is
-    scoped to it)."""
+    """Return the weight of `module`. `shape_dims` are its dims in storage order; `region` is the part of the model that
+    a sentence of the plan must name to shard it separately ("": none)."""
     return Param(name=f"{module}.weight", shape_dims=shape_dims, section="", region=region)
 
 
 def bias(module: str, shape_dims: Shape, *, region: str = "") -> Param:
-    """Return the bias of `module`, without weight decay. It is initialized as the weights are."""
+    """Return the bias of `module`, a parameter without weight decay."""
     return Param(name=f"{module}.bias", shape_dims=shape_dims, section="", region=region, decay=False)
 
 
 def hidden(name: str) -> Tensor:
-    """Return the tensor `name` of the residual stream, [batch, sequence, embed]."""
+    """Return a tensor of the residual stream called `name`, with dims [batch, sequence, embed]."""
     return Tensor(name=name, dims=HIDDEN, region="residual")
 
 
 def norm(name: str, module: str, source: str, target: Tensor, *, over: str = "embed", biased: bool = False) -> Part:
-    """Return a norm from tensor `source` to `target` over one dim: RMSNorm, or LayerNorm if `biased`. Its input is
-    saved."""
+    """Return a norm over the dim `over`: RMSNorm, or LayerNorm if `biased`. Its input, the tensor `source`, is saved
+    for the backward."""
     scale = Param(name=f"{module}.weight", shape_dims=((over,),), section="", init="ones", decay=False)
     params = (scale, bias(module, ((over,),))) if biased else (scale,)
     return norm_with(name, module, source, target, params, over=(over,))
@@ -36,8 +36,8 @@ def norm(name: str, module: str, source: str, target: Tensor, *, over: str = "em
 def norm_with(
     name: str, module: str, source: str, target: Tensor, params: tuple[Param, ...], *, over: tuple[str, ...]
 ) -> Part:
-    """Return a norm from tensor `source` to `target` over the dims `over`, with these parameters: none, a scale, or a
-    scale and a bias. Its input is saved."""
+    """Return a norm of the tensor `source` over the dims `over`. `params` are its scale and bias, if any. Its input is
+    saved for the backward."""
     op = Op(
         name=name,
         kind="norm",
@@ -65,9 +65,10 @@ def matmul(
     param_region: str = "",
     weight_of: str = "",
 ) -> Part:
-    """Return a linear layer. Its input is saved, for wgrad. `weight_of` names the module whose weight it shares.
+    """Return a linear layer of the tensor `source`, which is saved for wgrad. `weight_of`: the module whose weight it
+    shares.
 
-    A bias here is over the output dims; one that must be added after a partial sum belongs to the following `add`.
+    `biased` adds a bias over the output dims. The bias of a row-parallel layer belongs to the next `add` instead.
     """
     made = tuple(group for group in shape_dims if set(group) <= set(target.dims))
     params = [weight(weight_of or module, shape_dims, region=param_region)]
@@ -88,7 +89,7 @@ def matmul(
 
 
 def elementwise(name: str, region: str, module: str, inputs: tuple[str, ...], target: Tensor) -> Part:
-    """Return a pointwise function of the tensors `inputs`, which are saved, to `target`."""
+    """Return a pointwise function that reads the tensors `inputs`, saved for backward, and writes `target`."""
     op = Op(
         name=name,
         kind="elementwise",
@@ -102,8 +103,8 @@ def elementwise(name: str, region: str, module: str, inputs: tuple[str, ...], ta
 
 
 def add(name: str, module: str, inputs: tuple[str, ...], target: Tensor, *, bias_of: str = "") -> Part:
-    """Return a sum in the residual stream; with the bias of the row-parallel layer `bias_of`, which must be added once,
-    after that layer's partial sums."""
+    """Return the sum of the tensors `inputs`, in the residual stream. `bias_of` is a row-parallel layer whose bias is
+    added too: only once, after the layer's partial sums ("": none)."""
     params = (bias(bias_of, (("embed",),)),) if bias_of else ()
     op = Op(
         name=name,
@@ -128,8 +129,8 @@ def code(
     why: str,
     multiply_adds: float,
 ) -> Part:
-    """Return a model's own code that matches no other op, from tensor `source` to `target`. It cannot be sharded; `why`
-    gives the reason. `line` is `FILE:LINE` of its source, and `multiply_adds` are per token. Its input is saved."""
+    """Return an opaque op, i.e. the model's own code: it reads `source`, which is saved, and writes `target`. It cannot
+    be sharded, for the reason `why`. `line` is the `FILE:LINE` of the code; `multiply_adds` are per token."""
     op = Op(
         name=name,
         kind="code",

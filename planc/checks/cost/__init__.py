@@ -1,1 +1,1 @@
-"""Rules of a costed plan, and its own expectations."""
+"""Rules that check a costed plan, and its `expect` sentences."""

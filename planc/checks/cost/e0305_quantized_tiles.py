@@ -43,8 +43,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _matrix_dims(sharded: Sharded, o: OpSharding) -> list[tuple[str, ...]]:
-    """Return, for each dim of the op's weight matrices except the experts dim, the names of the model's dims that it
-    consists of."""
+    """Return the dims of the op's weight matrices, without experts. A dim is a tuple of names: it may be a product."""
     groups = [g for name in o.op.params for g in sharded.model.param[name].shape_dims if g != ("experts",)]
     return [g for g in groups if all(d in sharded.model.sizes for d in g)]
 

@@ -42,15 +42,15 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _lower_end(costed: CostedPlan) -> str:
-    """Return in words the lower end of the memory range; "" if it is near the prediction."""
+    """Return the lower end of the memory range as a clause; "" if it is near the prediction."""
     memory = costed.memory
     low = memory.reserved_gib.low
     return "" if low > NEAR * memory.per_device_gib.total else f", and {low:.1f} GiB at the least"
 
 
 def _fix(costed: CostedPlan) -> tuple[str, Fix | None]:
-    """Return help, with the cost of each edit, and the edit to offer: of the edits that make the plan fit, the one with
-    the fastest step."""
+    """Return the help text, which lists edits with their costs, and the edit that makes the plan fit with the fastest
+    step."""
     from planc.checks.memory_fixes import combined_fixes, cost_fixes, memory_fixes
 
     plan, capacity = costed.sharded.plan, costed.memory.capacity_gib
@@ -67,7 +67,6 @@ def _fix(costed: CostedPlan) -> tuple[str, Fix | None]:
 
 
 def _line(one: CostedFixes, base: CostedPlan, *, fits: bool) -> str:
-    """Return one proposed change as text: its edit, the memory that it saves, and its cost in time."""
     saved = one.gib - base.memory.per_device_gib.total
     slower = one.time_s / base.step.time_s - 1
     fit = "fits" if len(one.memory_fixes) == 1 else "together fit"

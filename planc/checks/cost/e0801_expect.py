@@ -33,7 +33,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def measure(costed: CostedPlan, metric: str) -> float:
-    """Return the `metric` of the report: bytes, seconds, a share of the step, or days, hours or money of the run."""
+    """Return `metric` of the report, in bytes, seconds, days, hours or money, or as a fraction of the step."""
     step, run = costed.step, costed.run
     if metric in OF_THE_RUN:
         value: float | None = getattr(run, metric, None)
@@ -48,7 +48,7 @@ def measure(costed: CostedPlan, metric: str) -> float:
 
 
 def shown(expect: Expect, value: float) -> str:
-    """Return `value` as text in the customary unit of the metric of `expect`."""
+    """Return `value` of the expected metric as text with a unit, such as `71.3 GiB`."""
     if expect.metric == "memory":
         return f"{value / 2**30:.1f} GiB"
     if expect.metric == "step_time":

@@ -1,4 +1,4 @@
-"""W0305: parameters with fewer rows than the ranks they are stored over."""
+"""W0305: a parameter that is stored over more ranks than it has rows, so that some ranks store nothing."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ def _ranks(sharded: Sharded, p: ParamSharding) -> int:
 
 
 def _rows(sharded: Sharded, p: ParamSharding) -> tuple[int, int]:
-    """Return the rows of the sharded dim on one tensor-parallel rank, and the number of ranks that shard these rows in
-    storage."""
+    """Return the parameter's rows on one tensor-parallel rank, and the number of ranks that these are stored over."""
     dims = p.param.shape_dims
     inside_expert = dims[0] == ("experts",) and len(dims) > 1
     at = p.on_dim if p.on_dim is not None else int(inside_expert)

@@ -59,8 +59,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _divided(sharded: Sharded, o: OpSharding) -> tuple[str, ...]:
-    """Return the names of the model's dims in the parameter dim that an axis shards; () if none is sharded. The experts
-    dim does not count, as experts are separate matmuls."""
+    """Return the names of the dims of the weight's dim that is sharded (not experts); () if none is."""
     for name in o.op.params:
         for group in sharded.model.param[name].shape_dims:
             if group != ("experts",) and any(o.layout.get(d) for d in group):

@@ -37,8 +37,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _dispatch(sharded: Sharded, move: Move) -> bool:
-    """True if the redistribution sends tokens to the experts. It is an all-to-all, and an all-gather if several ranks
-    share an expert."""
+    """True for the dispatch of tokens to experts, which needs an all-gather too if several ranks share an expert."""
     return sharded.model.tensor[move.tensor].region == ROUTED
 
 
@@ -67,7 +66,6 @@ def _diagnostic(sharded: Sharded, move: Move, op: str) -> Diagnostic:
 
 
 def _common_layout(move: Move) -> Layout:
-    """Return the axes of each dim that the layout before and the layout after have in common."""
     return {d: kept for d, axes in move.before.items() if (kept := _common(axes, move.after.get(d, ())))}
 
 
@@ -76,8 +74,7 @@ def _common(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _causes(plan: Plan, move: Move) -> list[Span]:
-    """Return the spans of the sentences about the axes of the redistribution, without duplicates. Sentences for one
-    region (a part of the model) come first."""
+    """Return the spans of the `shard` sentences about the axes of `move`; those for one region come first."""
     axes = {a for s in move.steps for a in s.axes}
     shards = sorted((s for s in plan.shards if axes & set(s.axes)), key=lambda s: not s.region)
     return list(dict.fromkeys(s.cause.span for s in shards))

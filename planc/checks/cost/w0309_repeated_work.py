@@ -43,8 +43,8 @@ def _dims(plan: Plan, axis: str) -> str:
 
 
 def _fix(plan: Plan, axis: str, size: int) -> Fix | None:
-    """Return the edit `use tp over AXIS`. None if something else shards the dims of tensor parallelism, or if a dim is
-    not divisible."""
+    """Return the edit `use tp over AXIS`. None if the plan already shards heads, ffn or vocab, or if `size` does not
+    divide them."""
     dims = ("heads", "kv_heads", "ffn", "vocab")
     taken = any(s.dim in dims for s in plan.shards)
     even = all(plan.model.sizes.get(d, 1) % size == 0 for d in dims)

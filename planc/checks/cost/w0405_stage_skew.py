@@ -52,8 +52,8 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _write(plan: Plan, split: Split, text: str) -> Fix | None:
-    """Return the edit that adds `stages` to the `split` sentence. None if the sentence comes from a `use` that wrote
-    other sentences too."""
+    """Return the edit that adds `stages` to the `split` sentence. None if a `use` sentence stands for it and for
+    others."""
     others = [o.cause for o in plan.shards] + [o.cause for o in plan.stores]
     if split.cause.via and any(o.span == split.cause.span for o in others):
         return None

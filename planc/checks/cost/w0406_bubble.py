@@ -48,8 +48,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _interleaved(costed: CostedPlan, split: Split, share: float) -> tuple[str, Fix | None]:
-    """Return help and an edit for two stages per rank. They are "" and None if the schedule, the layers or the
-    microbatches do not allow it, or if the bubble would not be smaller."""
+    """Return help and an edit for two stages per rank; ("", None) if impossible or if the bubble gets no smaller."""
     plan = costed.sharded.plan
     stages = 2 * plan.pipeline
     if split.schedule != "1f1b" or plan.microbatches % plan.pipeline or stages > plan.model.layers:
@@ -68,7 +67,7 @@ def _interleaved(costed: CostedPlan, split: Split, share: float) -> tuple[str, F
 
 
 def _halved(split: Split) -> tuple[tuple[int, int], ...]:
-    """Return the layer ranges of an even split into twice as many stages."""
+    """Return (first layer, end) of each of twice as many stages, split evenly."""
     layers, count = split.stages[-1][1], 2 * len(split.stages)
     base, extra = divmod(layers, count)
     sizes = [base + (i < extra) for i in range(count)]

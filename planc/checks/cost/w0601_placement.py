@@ -52,10 +52,9 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _candidate_meshes(costed: CostedPlan) -> list[Mesh]:
-    """Return meshes with the axes in other orders: those with the largest reduction in exposed time, if it is large
-    enough to report.
+    """Return up to `TRIED` meshes with reordered axes and at least `MIN_GAIN` of the step less exposed communication.
 
-    An order is left out if activations would span more nodes than now, since their transfers block every layer.
+    Orders in which activations would span more nodes are left out, because these transfers block every layer.
     """
     from planc.costing.machine.axis_orders import axis_orders, row_seconds
 
@@ -75,15 +74,14 @@ def _candidate_meshes(costed: CostedPlan) -> list[Mesh]:
 
 
 def _outside_s(costed: CostedPlan) -> float:
-    """Return the exposed seconds on the network between nodes. If they are 0, no other order can be faster, and none is
-    tried."""
+    """Return the exposed seconds of transfers between nodes. If they are short, no other order can gain much."""
     cluster = costed.sharded.plan.cluster
     near = {cluster.link.name, cluster.chip.name}
     return sum(r.exposed_s for r in costed.collectives if r.level not in near)
 
 
 def _leaves(plan: Plan, mesh: Mesh, groups: set[tuple[str, ...]]) -> bool:
-    """True if some of the groups that transfer activations would span more nodes in `mesh` than now."""
+    """True if one of `groups`, which transfer activations, would span more nodes in `mesh`."""
     from planc.costing.machine.group import device_group
 
     here, there = ({g: device_group(m, plan.cluster, g).outside for g in groups} for m in (plan.mesh, mesh))
@@ -91,8 +89,8 @@ def _leaves(plan: Plan, mesh: Mesh, groups: set[tuple[str, ...]]) -> bool:
 
 
 def _largest_gain(costed: CostedPlan, best: Mesh) -> str:
-    """Return in words the exposed transfer that gains the most in the mesh `best`: the network tier that it uses now,
-    and in the other order."""
+    """Return a clause about the exposed transfer that gains the most: its network tier in the plan's mesh and in
+    `best`."""
     from planc.costing.machine.axis_orders import row_seconds
     from planc.costing.machine.group import device_group
 

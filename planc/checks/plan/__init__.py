@@ -1,1 +1,1 @@
-"""Rules that check a plan before it is costed."""
+"""Rules that check a plan before its cost is computed."""

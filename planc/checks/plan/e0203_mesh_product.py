@@ -29,7 +29,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def cluster_size(plan: Plan) -> str:
-    """Return the number of devices in the cluster of `plan` as a product, in words."""
+    """Return the device count of the cluster of `plan` as a product, such as `64 nodes x 8 h100 = 512`."""
     cluster = plan.cluster
     each = f"{prod(cluster.shape)} {cluster.chip.name}"
     pair = f" x {cluster.chip.devices} devices a chip" if cluster.chip.devices > 1 else ""
@@ -38,8 +38,8 @@ def cluster_size(plan: Plan) -> str:
 
 
 def _fix(plan: Plan) -> tuple[str, Fix | None]:
-    """Return help and an edit that changes one axis so that the product matches. Data-parallel axes are tried first.
-    Axes that a view replaces (a view is another factorization of some mesh axes) are not changed."""
+    """Return help and an edit that resizes one axis to match the device count, data-parallel axes first. Axes of which
+    a view (another factorization, for the experts) exists are not resized."""
     sizes, there = plan.mesh.sizes, plan.cluster.devices
     divided = {axis for view in plan.mesh.views for axis in view.of}
     order = [*reversed(plan.data_axes), *reversed(sizes)]

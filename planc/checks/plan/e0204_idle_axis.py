@@ -28,8 +28,8 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _merged_into_data_axis(plan: Plan, idle: str) -> Fix | None:
-    """Return the edit that removes the axis `idle` and multiplies the innermost data axis by its size. None if `idle`
-    is itself a data axis, or if the batch is not divisible after the edit."""
+    """Return the edit that merges axis `idle` into the innermost data axis. None if that is impossible, or if the batch
+    is not divisible by the result."""
     sizes, home = plan.mesh.sizes, plan.data_axes[-1]
     ranks = plan.data_parallel * sizes[idle] * plan.batch.microbatch_sequences
     if idle in plan.data_axes or plan.batch.sequences % ranks:

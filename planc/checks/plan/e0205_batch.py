@@ -34,8 +34,8 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def spellings(plan: Plan, sequences: int) -> str:
-    """Return in words a batch of `sequences`, in the option names that DeepSpeed, Megatron, torchtitan and MaxText
-    document."""
+    """Return a batch of `sequences` as the options of DeepSpeed, Megatron, torchtitan and MaxText, such as
+    `global_batch_size`."""
     micro, ranks, tokens = plan.batch.microbatch_sequences, plan.data_parallel, plan.batch.sequence_tokens
     steps = sequences // (micro * ranks)
     devices = plan.mesh.devices

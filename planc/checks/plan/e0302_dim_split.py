@@ -30,8 +30,8 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _rows_for_all(vocab: int, ranks: int) -> bool:
-    """True if every one of `ranks` ranks gets rows when a vocabulary of `vocab` rows is sharded unevenly. All shards
-    but the last have the same number of rows.
+    """True if every one of `ranks` ranks gets rows when `vocab` rows are sharded as by `torch.chunk`: all shards but
+    the last have the same size.
 
     >>> _rows_for_all(128257, 2), _rows_for_all(10, 8)  # 64129 and 64128; two each for five ranks
     (True, False)
@@ -40,14 +40,13 @@ def _rows_for_all(vocab: int, ranks: int) -> bool:
 
 
 def _nearest(length: int, ranks: int) -> str:
-    """Return in words the lengths nearest to `length` that are divisible by `ranks`."""
     below, above = length // ranks * ranks, -(-length // ranks) * ranks
     return f"Nearest lengths: {below} or {above}" if below else f"Nearest length: {above}"
 
 
 def _fix(plan: Plan, dim: str, axes: tuple[str, ...], legal: list[int]) -> Fix | None:
-    """Return the edit that gives the axis one of the `legal` sizes. For the sequence, it changes the sequence's length
-    instead. None if there is no such edit."""
+    """Return the edit that resizes the axis to one of the sizes `legal`, or for the sequence dim the edit of its
+    length. None if there is none."""
     if dim == "sequence":
         batch, ranks = plan.batch, plan.mesh.size(*axes)
         near = round(batch.sequence_tokens / ranks) * ranks

@@ -18,7 +18,7 @@ def fails(plan: Plan, dtype: str) -> bool:
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
-    """Yield a finding for each `quantize` sentence of `plan` whose matmuls cannot run on its chip."""
+    """Yield a diagnostic for each `quantize` sentence of `plan` whose matmuls cannot run on its chip."""
     chip = plan.cluster.chip
     for q in plan.quantize:
         if fails(plan, q.dtype):

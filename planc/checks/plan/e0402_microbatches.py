@@ -36,8 +36,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _listed(split: Split, count: int) -> Need | None:
-    """Return the number of microbatches that a schedule read from a file has. None if it is `count`, the plan's
-    number."""
+    """Return the number of microbatches in a schedule read from a file; None if the plan has the same number."""
     from planc.pipeline import csv_schedule
 
     listed = csv_schedule.microbatches(split.order)

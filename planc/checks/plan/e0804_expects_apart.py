@@ -32,7 +32,6 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _strictness(expect: Expect) -> tuple[float, bool]:
-    """Return a sort key. Of several bounds on one side (at most, or at least), the strictest has the highest key."""
     return expect.value if expect.cmp[0] == ">" else -expect.value, len(expect.cmp) == 1
 
 

@@ -1,4 +1,4 @@
-"""E0806: an expectation of days, device hours or a price, in a plan without a length or a price."""
+"""E0806: an `expect` sentence about days, device hours or a price, in a plan without `train` or without a price."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXAMPLES = {"train": "train for 15 T tokens", "price": "price 2.50 USD per devic
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
-    """Yield a finding for each expectation of `plan` without a value because a sentence is missing."""
+    """Yield a diagnostic for each `expect` sentence of `plan` without a value because another sentence is missing."""
     for expect in plan.expects:
         missing = [verb for verb in NEEDS.get(expect.metric, ()) if getattr(plan, verb) is None]
         if missing:

@@ -1,4 +1,4 @@
-"""E0807: an expected price in another currency than the price itself."""
+"""E0807: an expected price in another currency than the price of a device hour."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planc.ir.plan import Plan
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
-    """Yield a finding for each expected price of `plan` in another currency."""
+    """Yield a diagnostic for each `expect price` sentence of `plan` in another currency than its price."""
     price = plan.price
     for expect in plan.expects:
         if price is not None and expect.metric == "price" and expect.currency != price.currency:

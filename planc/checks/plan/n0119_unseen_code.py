@@ -10,8 +10,8 @@ from planc.ir.plan import Plan
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
-    """Yield a note for each range of sequence lengths that contains the plan's and at which the model's code was not
-    run."""
+    """Yield a note for each range of sequence lengths that includes that of `plan` and for which the model's code was
+    not run."""
     tokens, cause = plan.batch.sequence_tokens, plan.model.cause
     for unseen in plan.model.unseen:
         if cause is not None and unseen.above < tokens <= (unseen.up_to or tokens):

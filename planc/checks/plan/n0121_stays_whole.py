@@ -1,4 +1,4 @@
-"""N0121: code of a model that matches no op of planc is not sharded."""
+"""N0121: an op of the model that planc does not know, so that it cannot be sharded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planc.ir.plan import Plan
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
-    """Yield a note for each op of the model of `plan` that is its own code."""
+    """Yield a note for each op of the model of `plan` that is opaque code."""
     model, cause = plan.model, plan.model.cause
     if cause is None:
         return

@@ -30,7 +30,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _uses(plan: Plan) -> list[tuple[str, ...]]:
-    """Return the axes that each sentence names."""
+    """Return the groups of axes that sentences use together."""
     groups = [s.axes for s in plan.shards] + [s.axes for s in plan.stores if s.axes]
     groups += [axes for o in plan.overrides for axes in o.layout.values()]
     return groups + ([(plan.split.axis,)] if plan.split else [])

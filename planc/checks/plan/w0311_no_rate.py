@@ -12,8 +12,8 @@ from planc.ir.plan import Plan
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
-    """Yield a finding for each sentence of `plan` with a dtype for which its chip has no rate, unless that is an
-    error."""
+    """Yield a diagnostic for each sentence of `plan` with a dtype for which the chip's hardware file has no FLOP rate,
+    except matmul dtypes that cannot run (E0310)."""
     from planc.costing.machine.rates import rated_dtype
 
     chip, reported = plan.cluster.chip, set()
@@ -32,8 +32,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _requested(plan: Plan) -> Iterator[tuple[str, bool, Cause | None]]:
-    """Yield each dtype that a sentence names: the dtype; True if matmuls run in it, False if state is stored in it; and
-    the sentence."""
+    """Yield (dtype, True if matmuls run in it or False if state is stored in it, the sentence)."""
     yield plan.precision.compute, True, plan.precision.cause
     yield from ((q.dtype, True, q.cause) for q in plan.quantize)
     yield from ((s.dtype, False, s.cause) for s in plan.stores if s.dtype)

@@ -1,4 +1,4 @@
-"""`planc bench`: speed and accuracy of planc itself, measured by the lab of a checkout."""
+"""`planc bench`: speed and accuracy of planc itself. It needs a checkout, whose `tests/lab` measures them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`planc calibrate -o FILE.plan`: measures this machine, or reads a table of measured runs (`--from`), fits its
-parameters and writes a hardware file."""
+"""`planc calibrate -o FILE.plan`: fit a hardware file to measurements of this machine or (`--from`) to measured
+runs."""
 
 from __future__ import annotations
 
@@ -104,8 +104,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_table(options: argparse.Namespace) -> int:
-    """Fit to the runs of a table. Return the exit status: 2 if the table, or a plan or receipt in it, cannot be
-    used."""
+    """Fit to the measured runs in a table. Return the exit status: 2 if a file cannot be used."""
     from planc.calibration.fit_machine import written
     from planc.calibration.fit_steps import calibrate_from
     from planc.cli.views import calibrate_text
@@ -133,9 +132,9 @@ def _run_table(options: argparse.Namespace) -> int:
 def runs_of_table(
     path: Path, target: AnyTarget | None = None
 ) -> tuple[list[MeasuredStep], list[tuple[float, float] | None]]:
-    """Return the runs of the table at `path` as measured steps, and their memory peaks (measured, predicted, in bytes),
-    if any. Peaks are predicted as by `planc check` for `target`, else for the receipt's target, else for the plan's
-    own. Raises PlanError for a table, a plan or a receipt that cannot be used."""
+    """Return the measured steps in the table at `path`, and each step's (measured, predicted) peak memory in bytes,
+    None if not measured. Predictions are for `target`, else the receipt's target, else the plan's own. Raises PlanError
+    if the table, a plan or a receipt cannot be used."""
     from planc.calibration.measured_table import read_table, unusable_table
     from planc.calibration.probes import MeasuredStep
     from planc.trainer.receipt.receipt import read_receipt
@@ -158,7 +157,7 @@ def runs_of_table(
 
 
 def _costed(plan: Path | Plan, target: AnyTarget | None) -> CostedPlan:
-    """Return the plan, costed as `planc check` costs it. Raises PlanError if it cannot be costed."""
+    """Return the plan with its cost, as in `planc check`. Raises PlanError if it has errors."""
     from planc.driver import examine
 
     examined = examine(plan, target=target, targets=())
@@ -168,7 +167,7 @@ def _costed(plan: Path | Plan, target: AnyTarget | None) -> CostedPlan:
 
 
 def _other_machine(cluster: Cluster, first: Cluster) -> str:
-    """Return in words how the machines of two plans differ; "" if one hardware file describes both."""
+    """Return a clause that says how two plans' machines differ; "" if they have the same hardware numbers."""
     if cluster.chip.name != first.chip.name:
         return f"{cluster.chip.name}, other plans on {first.chip.name}"
     same = (cluster.chip, cluster.link, cluster.levels) == (first.chip, first.link, first.levels)
@@ -176,8 +175,8 @@ def _other_machine(cluster: Cluster, first: Cluster) -> str:
 
 
 def _hardware_text(machine: str, cluster: Cluster, path: Path, plan: Path) -> str:
-    """Return the text of the hardware file that declares `machine`: a bundled file, or a file that the plan file `plan`
-    imports. Raises PlanError if there is none, or if it declares another chip."""
+    """Return the text of the hardware file of `machine`: bundled, or imported by the plan file `plan`. Raises PlanError
+    if there is none, or if its chip is another one than the plan's."""
     from planc.calibration.measured_table import unusable_table
     from planc.driver import user_path
     from planc.files import MAX_TEXT_BYTES, read_text
@@ -210,7 +209,6 @@ def installed() -> Target | None:
 
 
 def _found(options: argparse.Namespace, folder: Path) -> Calibrated:
-    """Measure this machine and fit its parameters. Raises PlanError, or MeasuringError."""
     from planc.calibration.fit_machine import calibrate
     from planc.calibration.machine_tables import table_probes
     from planc.calibration.probes import probes
@@ -230,7 +228,7 @@ def _found(options: argparse.Namespace, folder: Path) -> Calibrated:
 
 
 def stepped(folder: Path, machine: str, devices: int) -> list[Path]:
-    """Write the plans whose steps are measured into `folder`. Return their paths."""
+    """Write plans on `devices` devices of `machine`, whose steps will be measured, to `folder`. Return their paths."""
     paths = []
     for name, (sequences, rest, model, said) in STEPPED.items():
         ways = 2 if TP in said and devices % 2 == 0 else 1
@@ -245,7 +243,8 @@ def stepped(folder: Path, machine: str, devices: int) -> list[Path]:
 def plan_text(
     name: str, model: str, batch: str, mesh: str, layout: Sequence[str], machine: str, devices: int, given: str = ""
 ) -> str:
-    """Return the text of a plan on `devices` devices of a machine; `given` is the hardware file to import, if any."""
+    """Return the text of a plan on `devices` devices of `machine`: the arguments are the texts of its sentences.
+    `given` is a hardware file to import ("": none)."""
     cluster = f"{devices} x {machine}" if chips_of(machine) == 1 else f"{machine}({devices})"
     lines = [f'import "{given}"'] if given else []
     lines += [f"model {model}", f"batch {batch}", f"cluster {cluster}", f"mesh {mesh}", *layout]
@@ -253,7 +252,7 @@ def plan_text(
 
 
 def chips_of(machine: str) -> int:
-    """Return the number of chips of the bundled node called `machine`; 0 if there is no such node."""
+    """Return the number of chips of the bundled node called `machine`; 0 if there is no bundled node of that name."""
     from planc.language import library
 
     text = library.machine_text(machine) if machine in library.machines() else ""
@@ -262,15 +261,15 @@ def chips_of(machine: str) -> int:
 
 
 def step_of(plan: Plan, seconds: float, target: Target) -> MeasuredStep:
-    """Return a measured step with the collectives of the plan on `target`. Raises PlanError if the target refuses
-    it."""
+    """Return the step of `plan` on `target`, with its measured `seconds`. Raises PlanError if the target refuses the
+    plan."""
     from planc.calibration.probes import MeasuredStep
 
     return MeasuredStep.of(plan.name, _costed(plan, target), seconds)
 
 
 def note(options: argparse.Namespace) -> list[str]:
-    """Return the header of the hardware file: date, method and load of the measurement."""
+    """Return the comment lines of the hardware file: when, how and under which load it was measured."""
     from datetime import UTC, datetime
 
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
@@ -287,4 +286,4 @@ def _print_progress(done: int, of: int) -> None:
 
 
 def _no_progress(done: int, of: int) -> None:
-    """Progress callback that prints nothing."""
+    """Print nothing, where standard error is no terminal."""

@@ -65,7 +65,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _what_ifs(files: list[Path], options: argparse.Namespace) -> int:
-    """Print the answer to `--with`, for one plan. Return the exit status."""
     if len(files) > 1 or options.watch or options.format not in ("text", "json"):
         print("planc check: --with takes one plan, text or JSON, and no --watch", file=sys.stderr)
         return 2
@@ -73,8 +72,7 @@ def _what_ifs(files: list[Path], options: argparse.Namespace) -> int:
 
 
 def _save_models(files: list[Path], options: argparse.Namespace) -> int:
-    """Run the code of the plans' models, as the user allowed, and save their op graphs. Return 1 if a model has no op
-    graph, else 0."""
+    """Run the code of the plans' models (`--allow-code`) and save their op graphs. Return 1 if one fails, else 0."""
     for file in files:
         try:
             for kept in save_models(file, set=dict(options.set), target=options.target):
@@ -86,7 +84,6 @@ def _save_models(files: list[Path], options: argparse.Namespace) -> int:
 
 
 def _wait_for_a_change(files: list[Path]) -> None:
-    """Wait until one of the files is changed, created or deleted. Ctrl-C raises KeyboardInterrupt."""
     print(f"planc check: watching {len(set(files))} files; Ctrl-C ends it", file=sys.stderr, flush=True)
     sys.stdout.flush()
     before = list(map(_state, files))
@@ -122,14 +119,13 @@ def _status(checked: Examined, *, strict: bool) -> int:
 
 
 def _examined(file: Path, options: argparse.Namespace) -> Examined:
-    """Check a plan, or convert another system's file to a plan and check that."""
+    """Check the plan in `file`, which may be another system's configuration."""
     if options.system or is_foreign_name(file):
         return examine_foreign(file, options)
     return examine(file, set=dict(options.set), target=options.target)
 
 
 def _fix(files: list[Path], options: argparse.Namespace) -> None:
-    """Apply fixes to the files and print them, to standard error if standard output is JSON or the like."""
     from planc.cli.apply_fixes import fix_file
 
     stream = sys.stdout if options.format == "text" else sys.stderr
@@ -140,8 +136,8 @@ def _fix(files: list[Path], options: argparse.Namespace) -> None:
 
 
 def plans_of(path: Path) -> list[Path]:
-    """Return `path` itself if it is a file, or all plans below it if it is a folder. Layouts, hardware files and hidden
-    folders are left out."""
+    """Return [`path`] for a file. For a folder, return all plan files below it, without layouts, hardware files and
+    hidden folders."""
     if not path.is_dir():
         return [path]
     found = sorted(file for file in path.rglob("*.plan") if not _is_hidden(file.relative_to(path)))
@@ -149,12 +145,11 @@ def plans_of(path: Path) -> list[Path]:
 
 
 def _is_hidden(file: Path) -> bool:
-    """True if `file` is below a hidden folder such as `.git` or `.venv`, which has no plans of the repository."""
     return any(part.startswith(".") for part in file.parts[:-1])
 
 
 def _is_plan(file: Path) -> bool:
-    """False if `file` is a layout or a hardware file. True if it cannot be read, since the check reports that."""
+    """True unless `file` is a layout or a hardware file. True if it is unreadable, so that the check reports it."""
     try:
         words = (line.split() for line in read_text(file, MAX_TEXT_BYTES).splitlines())
         first = next((w[0] for w in words if w and not w[0].startswith("#")), "plan")
@@ -186,7 +181,7 @@ def _print(checked: list[Examined], options: argparse.Namespace) -> None:
 
 
 def show(checked: Examined, *, brief: bool = False) -> None:
-    """Print one plan as text: the report, if any, then the findings."""
+    """Print the report of a checked plan, if it could be costed, and its diagnostics. `brief`: a report of one line."""
     report = checked.report
     if report.step is not None:
         from planc.cli.views.report_text import brief_line, print_report

@@ -86,7 +86,7 @@ def _explain(checked: Examined, format: str) -> None:
 
 
 def _path_rows(path: Sequence[CriticalPart]) -> list[tuple[tuple[str, ...], float]]:
-    """Return the parts of the critical path, summed by kind, rank and stage, with their seconds, longest first."""
+    """Return table rows and seconds of the longest parts of the critical path, summed by kind, rank and stage."""
     from planc.picture.units import seconds
 
     sums: dict[tuple[str, int, int], tuple[int, float]] = {}
@@ -112,6 +112,5 @@ def _roofline(bound: Bound) -> tuple[str, ...]:
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Return `rows` with their fourth cell, the reason, left-aligned."""
     width = max(len(row[3]) for row in rows)
     return [(*row[:3], row[3].ljust(width), row[4]) for row in rows]

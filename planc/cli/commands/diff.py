@@ -80,8 +80,7 @@ def _status(found: Diff, options: argparse.Namespace) -> int:
 
 
 def _markdown(options: argparse.Namespace, a: Examined, b: Examined) -> int:
-    """Print the differences of two plans as Markdown for a comment; plans with errors are included. Return the exit
-    status."""
+    """Print the differences of two plans as a comment in Markdown, even if they have errors. Return the exit status."""
     from planc.cli.views.diff_markdown import markdown
     from planc.compare.pairs import pair
 
@@ -95,7 +94,7 @@ def _markdown(options: argparse.Namespace, a: Examined, b: Examined) -> int:
 
 
 def _folders(options: argparse.Namespace) -> int:
-    """Print the differences of all plans of two folders as one comment."""
+    """Print the differences of the plans of two folders as one comment in Markdown. Return the exit status."""
     from planc.cli.commands.check import plans_of
     from planc.cli.progress import Progress
     from planc.cli.views.diff_markdown import markdown
@@ -117,7 +116,6 @@ def _folders(options: argparse.Namespace) -> int:
 
 
 def _first_plan(options: argparse.Namespace) -> Examined:
-    """Return plan A, checked; it may be another system's file."""
     path = Path(options.a)
     if is_foreign_name(path):
         return examine_foreign(path, options)
@@ -125,8 +123,7 @@ def _first_plan(options: argparse.Namespace) -> Examined:
 
 
 def _second_plan(options: argparse.Namespace) -> Examined:
-    """Return plan B, checked, with the changes on the command line. Raises NotWrittenError if a change cannot be
-    made."""
+    """Return plan B, with the changes on the command line. Raises NotWrittenError if a change cannot be made."""
     from planc.compare.plan_edit import read, rewritten
 
     path, given = Path(options.b or options.a), dict(options.set)
@@ -145,7 +142,6 @@ def _names(options: argparse.Namespace) -> tuple[str, str]:
 
 
 def _refused(checked: list[Examined], format: str) -> int:
-    """Print the reasons why plans could not be costed. Return the exit status."""
     found = [d for c in checked for d in c.report.diagnostics]
     if format == "json":
         print_json({"diagnostics": [d.to_json() for d in found]}, DIAGNOSTICS)

@@ -38,5 +38,5 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _own(rows: list[Row]) -> int:
-    """Return the number of rows before the first hardware declaration."""
+    """Return how many of `rows` are sentences of the plan itself: those before the first hardware declaration."""
     return next((i for i, row in enumerate(rows) if row.declares), len(rows))

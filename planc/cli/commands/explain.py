@@ -56,7 +56,6 @@ def _show(format: str, facts: dict[str, Any], text: str) -> None:
 
 
 def _schema(name: str, format: str) -> int:
-    """Print the schema of a format, or the names of all formats."""
     from planc.cli import schemas
 
     names = schemas.names()
@@ -72,7 +71,7 @@ def _schema(name: str, format: str) -> int:
 
 
 def _names(kind: str) -> list[str]:
-    """Return all names of `kind`, or the names of all kinds if `kind` is ""."""
+    """Return all names of `kind`; "" returns the names of all kinds."""
     from planc.cli.topics import topics
 
     known: dict[str, Iterable[str]] = {"code": rules(), "model": model_names(), **topics()}
@@ -148,8 +147,8 @@ MOST_RUNS = 12
 
 
 def _layers(model: Model) -> str:
-    """Return the kinds of block in the order of the layers, as in `3 dense, 58 block` or `12 x (1 sliding, 1 block)`.
-    If they change often and without a period, the layers of each kind are counted."""
+    """Return the kinds of block in layer order, as in `3 dense, 58 block` or `12 x (1 sliding, 1 block)`; or the number
+    of layers of each kind if they alternate without a period."""
     said = [f"{run.layers} {run.section}" for run in _layer_runs(model)]
     period = next(n for n in range(1, len(said) + 1) if said[:n] * (len(said) // n) == said)
     times = len(said) // period

@@ -16,7 +16,7 @@ WRITTEN = ("torchtitan", "megatron", "bridge", "deepspeed", "accelerate", "maxte
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to `parser`."""
+    """Add the options of `planc export` to `parser`."""
     parser.add_argument("file", metavar="PLAN")
     parser.add_argument("--to", required=True, choices=WRITTEN, metavar="SYSTEM", help=", ".join(WRITTEN))
     parser.add_argument("-o", "--output", metavar="FILE", help="write there, not to standard output")
@@ -24,7 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command with its `options`; returns the exit status."""
+    """Write the config file of another system as `options` say, and return the exit status."""
     from planc.driver import load
     from planc.interop.exporting import export_plan
     from planc.interop.systems import systems

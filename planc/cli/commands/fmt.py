@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _as_in(path: Path, text: str) -> bytes:
-    """Return `text` as bytes, with the line endings and the byte-order mark of the file at `path`."""
+    """Return `text` as bytes with the line endings and the byte-order mark of the file at `path`."""
     data = read_bounded(path, MAX_BYTES)
     mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
     return mark + (text.replace("\n", "\r\n") if b"\r\n" in data else text).encode()

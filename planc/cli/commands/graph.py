@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read_topology(options: argparse.Namespace) -> int:
-    """Write the hardware file for another tool's text, after checking it with the language's own reader."""
+    """Convert another tool's topology text to a hardware file, and write it if planc can read the result."""
     from planc.diag.errors import PlanError
     from planc.diag.span import Source
     from planc.interop.topologies import MACHINES, read_topology
@@ -86,7 +86,7 @@ def _read_topology(options: argparse.Namespace) -> int:
 
 
 def _picture(plan: Plan, links: MachineLinks) -> str:
-    """Return the machine as SVG text. Axes are left out if the plan cannot be costed."""
+    """Return an SVG of the machine. Mesh axes are shown only if the plan can be costed."""
     from planc.compare.what_if import routed
     from planc.driver import examine
     from planc.picture.marks import WIDE
@@ -98,8 +98,7 @@ def _picture(plan: Plan, links: MachineLinks) -> str:
 
 
 def _lines(links: MachineLinks) -> Iterator[str]:
-    """Yield the number of vertices of each kind, and the number of links of each name with the bandwidth of one
-    link."""
+    """Yield lines with the number of vertices of each kind, and the number and bandwidth of links of each name."""
     from planc.cli.views.table import table
 
     kinds = Counter(v.kind for v in links.vertices)

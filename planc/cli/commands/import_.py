@@ -16,7 +16,7 @@ from planc.interop.importing import Imported, import_files
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to `parser`."""
+    """Add the options of `planc import` to `parser`."""
     parser.add_argument("files", nargs="+", metavar="FILE", help="the files of one configuration")
     parser.add_argument("-o", "--output", metavar="PLAN", help="write the plan there, not to standard output")
     add_foreign(parser)
@@ -24,7 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command with its `options`; returns the exit status."""
+    """Convert the files in `options` to a plan, print or write it, and return the exit status."""
     if wrong := check_system(options.system):
         print(f"planc import: --from: {wrong}", file=sys.stderr)
         return 2
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _show(imported: Imported, output: str | None) -> None:
-    """Print the plan to standard output and the diagnostics to standard error, so that the output can be piped."""
+    """Print the plan, or a summary if it was written to `output`. Print the diagnostics to standard error."""
     if imported.text and not output:
         print(imported.text, end="")
     elif imported.text and imported.system:

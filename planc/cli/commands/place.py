@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _write_order(file: str, examined: Examined, best: Mesh) -> None:
-    """Write the plan's mesh sentence in the order of `best`."""
+    """Rewrite the `mesh` sentence of the plan in `file` with the axes in the order of `best`."""
     from planc.cli.apply_fixes import apply_fix, text_of
     from planc.compare.placement import reordered
     from planc.diag.diagnostic import Edit, Fix
@@ -96,8 +96,8 @@ def _write_order(file: str, examined: Examined, best: Mesh) -> None:
 
 
 def _lines(found: RankPlacement, written: str = "") -> Iterator[str]:
-    """Yield the current and the best order of the axes, and the network tiers that their transfers use. `written` is
-    the file that now has the best order."""
+    """Yield the current and the best order of the axes, with the network tiers that transfers use. `written` is the
+    rewritten file ("": none)."""
     from planc.cli.views.table import table
 
     same = found.today == found.best

@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def is_run(path: str) -> bool:
-    """True if `path` is a folder or a metrics file: a training run rather than a plan."""
+    """True if `path` is the folder or the metrics file of a training run, and not a plan."""
     return path.endswith(".jsonl") or Path(path).is_dir()
 
 
@@ -81,7 +81,6 @@ def _flag(options: argparse.Namespace) -> str:
 
 
 def _page(options: argparse.Namespace) -> int:
-    """Write the page, or print it as JSON. The page of a plan with errors lists them."""
     from planc.cli.pages import page_command, save_page, wrong_page
 
     if wrong := wrong_page(options):
@@ -136,7 +135,7 @@ def _trace(options: argparse.Namespace) -> int:
 
 
 def _snapshot(options: argparse.Namespace, costed: CostedPlan) -> int:
-    """Write the predicted snapshot, which is binary and needs an output file."""
+    """Write the predicted snapshot for torch's memory viewer. It is binary, so an output file is required."""
     from planc.costing.step.memory_snapshot import memory_snapshot, pickled
     from planc.picture.units import gib
 

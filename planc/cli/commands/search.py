@@ -117,7 +117,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(run: RunCost | None) -> tuple[str, ...]:
-    """Return the days and the price of a run as table cells; () if `run` is None."""
+    """Return two table cells: days and price of a run. () if `run` is None."""
     if run is None:
         return ()
     price = money(run.price, run.currency) if run.price is not None and run.currency else "-"
@@ -125,8 +125,8 @@ def _run(run: RunCost | None) -> tuple[str, ...]:
 
 
 def _on_clusters(options: argparse.Namespace) -> int:
-    """Print the best layout on each of several clusters, and the recommended cluster. Return the exit status: 1 if no
-    cluster has a layout."""
+    """Print the best layout on each of several clusters and the recommended cluster. Return 1 if no cluster has a
+    layout."""
     from planc.compare.clusters import Choice, compare
     from planc.compare.plan_edit import NotWrittenError
 
@@ -174,8 +174,8 @@ def _on_clusters(options: argparse.Namespace) -> int:
 
 
 def apart_line(found: Found) -> str:
-    """Return a line with the 80 % interval of the first layout's step. It also says how many of the first layouts are
-    too close to tell apart."""
+    """Return a line with the 80 % prediction interval of the best layout's step, and with the number of layouts whose
+    steps are too close to the best one to be ranked reliably."""
     likely = found.best[0].interval
     assert likely is not None
     said = f"80 % interval of the first: {seconds(likely.low)} to {seconds(likely.high)}"
@@ -195,7 +195,7 @@ def _seconds(text: str) -> float:
 
 
 def _announce(most_layouts: int) -> None:
-    """Say on standard error how many layouts will be searched, if there are many."""
+    """Print to standard error how many layouts will be searched, if there are at least `ANNOUNCED`."""
     if most_layouts >= ANNOUNCED:
         print(
             f"planc search: up to {most_layouts:,} layouts; --seconds S or Ctrl-C ends with the best so far",
@@ -205,8 +205,7 @@ def _announce(most_layouts: int) -> None:
 
 @contextmanager
 def _interrupts() -> Iterator[list[int]]:
-    """Yield a list that gets an entry at the first interrupt (Ctrl-C). A second interrupt ends the command
-    immediately."""
+    """Yield a list to which the first Ctrl-C appends an entry. The second raises KeyboardInterrupt."""
     met: list[int] = []
 
     def note(number: int, frame: object) -> None:
@@ -226,28 +225,25 @@ def _interrupts() -> Iterator[list[int]]:
 
 
 def _status(found: Found) -> int:
-    """Return the exit status: 0 with layouts, 1 without; 3 if the time limit cut the search short, 130 if an interrupt
-    did."""
+    """Return 0 if there are layouts, else 1; 3 if the search ended at its time limit, 130 after Ctrl-C."""
     if found.cut_short:
         return 130 if found.cut_short == "interrupt" else 3
     return 0 if found.best else 1
 
 
 def _costed_for(found: Found) -> str:
-    """Return the line that names the target."""
     if found.target is None:
         return "target none: seconds and memory of any correct program"
     return f"target {found.target}: seconds and memory of its programs"
 
 
 def _refusals(found: Found) -> Iterator[str]:
-    """Yield the line that counts the refused layouts by reason, if there are any."""
     if found.refusals:
         yield "refused: " + ", ".join(f"{r.layouts:,} {r.code} ({r.message})" for r in found.refusals)
 
 
 def _none(found: Found) -> str:
-    """Return the message for a search in which no layout fits."""
+    """Return the message that no layout fits, with the nearest miss."""
     near = found.nearest_miss
     if near is None and found.cut_short:
         return "no layout that fits was met by then"
@@ -261,10 +257,10 @@ def _none(found: Found) -> str:
 
 
 def write_plans(folder: Path, source: Path, texts: list[str]) -> None:
-    """Write `STEM_1.plan` (the best), `STEM_2.plan`, ... into `folder` and copy every other file that `source` reads.
+    """Write `texts` to STEM_1.plan (the best), STEM_2.plan, ... in `folder`; STEM is the name of the plan `source`.
 
-    Sentences name files by their path from the plan's folder, so the copies keep these paths. Raises FileExistsError,
-    before anything is written, if a different file is at the path of a copy.
+    Files that `source` reads are copied too, with the same relative paths. Raises FileExistsError, before anything is
+    written, if a different file is at the path of a copy.
     """
     copies = {}
     for name in build_file(source).files if texts else ():

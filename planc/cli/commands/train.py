@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _try_to_write(path: Path) -> None:
-    """Check before the run that the receipt can be written. Raises OSError."""
+    """Raise OSError before the run if the receipt could not be written to `path` after it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=path.parent):
         pass
@@ -112,8 +112,8 @@ def _try_to_write(path: Path) -> None:
 
 
 def predicted_figures(plan: Plan, target: Target) -> dict[str, float]:
-    """Return the predictions for a receipt by name, each in the unit of its name, as `planc cost` gives for `plan` on
-    `target`."""
+    """Return the predicted figures of `plan` on `target` for the receipt of a run: step time, memory, MFU and others.
+    The unit is in each name."""
     from planc.driver import cost
 
     report = cost(plan, target=target)
@@ -129,7 +129,7 @@ def predicted_figures(plan: Plan, target: Target) -> dict[str, float]:
 
 
 def on_machine(plan: Plan, file: Path | None) -> Plan:
-    """Return `plan` with the numbers of its machine from the hardware `file`; unchanged if `file` is None. Raises
+    """Return `plan` with the numbers of the hardware file `file` for its machine; unchanged if `file` is None. Raises
     PlanError if the file cannot be used."""
     if file is None:
         return plan
@@ -173,7 +173,7 @@ def _train(ready: Prepared, options: argparse.Namespace) -> Receipt:
 
 
 def _dry_run(ready: Prepared, options: argparse.Namespace) -> int:
-    """Print what would run, and trace its first step on fake devices; 1 if that step fails."""
+    """Print the settings, and trace the first step on fake devices. Return 1 if that fails."""
     from planc.trainer.run.dry_run import dry_run
 
     if options.single or options.runtime == "torch_xla":
@@ -255,8 +255,8 @@ def _summary(receipt: Receipt, plan: Plan, options: argparse.Namespace) -> None:
 
 
 def _predicted_and_measured(receipt: Receipt, *, hosted: bool) -> list[str]:
-    """Return lines with predicted and measured figures. Memory is left out if devices are `hosted` by processes, since
-    the memory of a process is not only that of the predicted tensors."""
+    """Return lines with predicted and measured figures. Memory is left out if devices are `hosted` by CPU processes,
+    which hold more than the predicted tensors."""
     told = receipt.predicted
     if told is None:
         return []

@@ -24,8 +24,8 @@ QUANTITIES = {
 
 
 def run(paths: Sequence[str], *, as_json: bool) -> int:
-    """Print every pair of a predicted and a measured figure, and the median error of each quantity. Return the exit
-    status: 2 if a file is not a receipt."""
+    """Print predicted and measured figures of the receipts at `paths`, and the median error of each quantity. Return
+    the exit status: 2 if a file is not a receipt (the JSON result of `planc train`)."""
     found = []
     for path in paths:
         try:
@@ -44,8 +44,8 @@ def run(paths: Sequence[str], *, as_json: bool) -> int:
 
 
 def pairs(path: str, receipt: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return one row per predicted quantity of `receipt`, read from `path`; `error` is predicted over measured, minus
-    one."""
+    """Return a row for each quantity that `receipt`, read from `path`, predicts. `error` is predicted over measured,
+    minus 1."""
     predicted = receipt.get("predicted") or {}
     rows = []
     for name, (field, unit) in QUANTITIES.items():
@@ -61,12 +61,11 @@ def pairs(path: str, receipt: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _is_number(value: Any) -> bool:
-    """True if a relative error of `value` has a meaning: it is a number, neither infinite nor out of range."""
     return type(value) in (int, float) and (value == 0 or 1e-100 < abs(value) < 1e100)
 
 
 def summary(found: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Return the median absolute relative error (a fraction) of each quantity that some row of `found` measured."""
+    """Return for each quantity in the rows `found` the median of the absolute relative error, a fraction."""
     sizes: dict[str, list[float]] = {}
     for row in found:
         if row["error"] is not None:
@@ -75,7 +74,7 @@ def summary(found: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def lines(found: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield the pairs in `found` as a table, then the medians."""
+    """Yield a table of the rows `found`, then the median errors."""
     rows = [
         [
             printable(row["receipt"]),

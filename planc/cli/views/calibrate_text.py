@@ -1,4 +1,4 @@
-"""The result of a calibration as text: fitted against measured values, and curves of the collectives."""
+"""The result of `planc calibrate` as text: fitted and measured values, and curves of collectives."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from planc.trainer.telemetry.chart import Across, Series, plot
 
 
 def facts(found: Calibrated, before_s: Sequence[float] = ()) -> dict[str, Any]:
-    """Return `found` as JSON of the format `planc.calibration/1`; `before_s` are the steps' seconds with the declared
-    hardware, if known."""
+    """Return the calibration `found` as an object of the format `planc.calibration/1`. `before_s` are the predicted
+    seconds of each step before the fit, if known."""
     before = before_s or (None,) * len(found.steps)
     return {
         "format": "planc.calibration/1",
@@ -45,8 +45,8 @@ def facts(found: Calibrated, before_s: Sequence[float] = ()) -> dict[str, Any]:
 
 
 def lines(found: Calibrated, width: int) -> Iterator[str]:
-    """Yield `found` as lines of `width` columns: parameters, errors by kind of probe, whole steps, and curves of the
-    collectives."""
+    """Yield the calibration `found` as text: parameters, errors by kind of microbenchmark, training steps, and plots of
+    collectives, at most `width` columns wide."""
     chip = found.cluster.chip
     rates = ", ".join(f"{dtype} {rate / 1e9:.3g} GFLOP/s" for dtype, rate in chip.flops_per_s.items())
     yield f"{strong(chip.name)}: {rates}, memory {chip.memory_bandwidth_bytes_per_s / 1e9:.3g} GB/s"
@@ -75,8 +75,8 @@ def lines(found: Calibrated, width: int) -> Iterator[str]:
 
 
 def lines_of_steps(found: FromSteps, peaks: Sequence[tuple[float, float] | None]) -> Iterator[str]:
-    """Yield the lines of a machine fitted to whole steps: its parameters, and each step before and after; `peaks` are
-    measured and predicted bytes, if a run has them."""
+    """Yield the parameters that a fit to training steps changed, and the errors of each step before and after it.
+    `peaks` has the (measured, predicted) peak memory of each step in bytes, None if not measured."""
     machine = found.found
     changed = found.changed()
     moved = [
@@ -102,7 +102,6 @@ def lines_of_steps(found: FromSteps, peaks: Sequence[tuple[float, float] | None]
 
 
 def _far(found: Calibrated) -> Iterator[str]:
-    """Yield the line that names the steps whose error stays large after the fit, if there are any."""
     if far := found.far:
         yield f"{len(far)} of {len(found.steps)} stay off by more than {FAR:.0%}: {', '.join(far)}"
 
@@ -130,7 +129,7 @@ def _rows(found: Calibrated) -> list[list[str]]:
 
 
 def curve(found: Calibrated, group: list[MeasuredProbe], width: int) -> str:
-    """Return a plot of measured and fitted seconds of the probes in `group`, all of one kind, with log scales."""
+    """Return a log-log plot, `width` columns wide, of measured and fitted seconds of the microbenchmarks `group`."""
     ordered = sorted(group, key=lambda m: m.probe.scale)
     drawn = [
         Series("measured", tuple(log10(m.seconds) for m in ordered)),

@@ -1,4 +1,4 @@
-"""One plan on several clusters as text: one row per cluster, and the recommended ones."""
+"""The answer of `planc search` for several clusters as text: a row for each cluster, and the recommended ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEADS = ("", "cluster", "devices", "target", "step", "MFU", "run", "device hours
 
 
 def lines(found: Clusters) -> Iterator[str]:
-    """Yield the whole answer `found`. Clusters on the Pareto front have a star."""
+    """Yield the answer `found` as text. A star marks clusters on the Pareto front of days and price."""
     yield f"{strong(found.file)}: the best layout on {len(found.rows)} clusters"
     front = {id(row) for row in found.pareto}
     rows = [_row(row, "*" if id(row) in front else "", found.currency) for row in found.rows]

@@ -1,4 +1,4 @@
-"""Differences of plans as Markdown, for a comment on a pull request: a headline, with the details folded.
+"""Differences of plans as Markdown for a comment on a pull request: a summary, with the details folded.
 
 All strings of a plan are in code spans, in which GitHub creates no mentions, references or links.
 """
@@ -33,7 +33,7 @@ SAME = "no plan changes in memory, time, layouts or findings"
 
 
 def markdown(pairs: Sequence[Pair]) -> str:
-    """Return the whole answer for `pairs`, without unchanged ones. Its first line summarises the changes."""
+    """Return the comment on the changed plans in `pairs` (a plan before and after). It begins with a summary."""
     changed = [p for p in pairs if p.kind != "same"]
     if not changed:
         return f"{SAME} ({len(pairs)} compared)"
@@ -47,7 +47,7 @@ def markdown(pairs: Sequence[Pair]) -> str:
 
 
 def headline(pair: Pair) -> str:
-    """Return one line: changes in memory and time, and if the checkpoint still loads and losses stay comparable."""
+    """Return one line about `pair`: memory, step time, if old checkpoints load, and if losses are comparable."""
     name = f"**{markdown_code(pair.name)}**"
     found = pair.found
     if found is not None:
@@ -63,7 +63,7 @@ def headline(pair: Pair) -> str:
 
 
 def checkpoint(found: Diff) -> str:
-    """Return a clause about loading a checkpoint of the old plan in the new one, and the bytes moved for it."""
+    """Return a clause that says if a checkpoint of the old plan loads in the new one, and the bytes that move."""
     move = found.checkpoint
     if move is None:
         return "the checkpoint does **not** load: other parameters"
@@ -82,20 +82,20 @@ def _numbers(pair: Pair) -> str:
 
 
 def _arrow(values: tuple[float, float], text: Callable[[float], str], unit: str = "") -> str:
-    """Return both numbers and their relative change, as in `4.12 s → 3.87 s (-6.1%)`. If `text` shows both alike, only
-    one is written."""
+    """Return both values and their relative change, as in `4.12 s → 3.87 s (-6.1%)`; one value if both texts are the
+    same."""
     before, after = map(text, values)
     return f"{after}{unit} as before" if before == after else f"{before} → {after}{unit} ({ratio(*values)})"
 
 
 def _used(pair: Pair) -> tuple[float, float]:
-    """Return the GiB of the fullest device before and after the change."""
+    """Return the total GiB of the fullest device before and after the change."""
     before, after = (_memory(e).per_device_gib.total for e in (pair.before, pair.after))
     return before, after
 
 
 def _times(pair: Pair) -> tuple[float, float]:
-    """Return the seconds of a step before and after the change."""
+    """Return the step time (s) before and after the change."""
     before, after = (e.report.step for e in (pair.before, pair.after) if e is not None)
     assert before and after
     return before.time_s, after.time_s
@@ -123,7 +123,7 @@ def _of(memory: Memory) -> str:
 
 
 def _together(pairs: Sequence[Pair]) -> Iterator[str]:
-    """Yield clauses about all changed plans: ranges of memory and time, checkpoints that do not load, errors."""
+    """Yield clauses about all changed plans: memory, step time, checkpoints, and how many have which kind of change."""
     costed = [p for p in pairs if p.found is not None]
     if costed:
         yield f"memory {_range([_used(p) for p in costed])}, step {_range([_times(p) for p in costed])}"
@@ -155,7 +155,6 @@ def _parts(pair: Pair) -> Iterator[str]:
 
 
 def _table(found: Diff | None) -> Iterator[str]:
-    """Yield the lines of a table with the changes in settings, step and memory."""
     if found is None:
         return
     rows = [_row(c) for part in ("plan", "step", "run", "memory") for c in found.changes if c.part == part]
@@ -196,7 +195,7 @@ def _folded(summary: str, text: str) -> str:
 
 
 def _code_in_tags(name: str) -> str:
-    """Return `name` as code between HTML tags, where Markdown is not parsed."""
+    """Return `name` as HTML code: Markdown is not parsed between tags."""
     return f"<code>{xml_text(name)}</code>"
 
 
@@ -223,7 +222,7 @@ def _plan_row(pair: Pair) -> str:
 
 
 def _bounded(sections: Sequence[str]) -> str:
-    """Return the sections that fit into one comment, in order. The last line says how many sections are left out."""
+    """Return as many `sections` as fit in one comment, and a line that counts those left out."""
     kept: list[str] = []
     room = MOST_TEXT
     for section in sections:

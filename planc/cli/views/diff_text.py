@@ -1,4 +1,4 @@
-"""Differences of two plans as text: only changes, largest first."""
+"""Differences of two plans as text: only what changes, the largest change first."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Bold = Callable[[str], str]
 
 
 def lines(found: Diff, bold: Bold = strong) -> Iterator[str]:
-    """Yield the whole answer; `bold` formats its titles."""
+    """Yield the differences `found` as text. `bold` formats titles."""
     for letter, file, target in zip("AB", (found.a, found.b), found.targets, strict=True):
         yield f"{bold(letter)} {file}, {named(target)}"
     if not found.changes and not found.apart:
@@ -59,7 +59,6 @@ def _numbers(part: Part, bold: Bold, changes: Sequence[PlanChange]) -> Iterator[
 
 
 def _collectives(bold: Bold, changes: Sequence[PlanChange]) -> Iterator[str]:
-    """Yield a table with one row for each kind of collective: calls and bytes in both plans."""
     if not changes:
         return
     kinds: dict[str, dict[str, PlanChange]] = {}
@@ -137,7 +136,8 @@ def _checkpoint(bold: Bold, found: Diff) -> Iterator[str]:
 
 
 def label(change: PlanChange) -> str:
-    """Return the name of `change`; for MFU with its peak, or both peaks if they differ."""
+    """Return the name of the changed item `change`. For MFU it includes the peak that it refers to, or both plans'
+    peaks."""
     if change.name == "mfu":
         a, b = change.names
         return f"MFU of {a}" if a == b else f"MFU of {a}, in B of {b}"
@@ -160,7 +160,7 @@ def formatted(value: float | str | None, unit: str) -> str:
 
 
 def ratio(a: float | str | None, b: float | str | None) -> str:
-    """Return the relative change from A to B; "" if a number is missing or 0."""
+    """Return the relative change from `a` to `b` as text; "" if one is no number or 0."""
     if a is None or b is None or isinstance(a, str) or isinstance(b, str) or not a or not b:
         return ""
     return f"{b / a - 1:+.1%}" if b < 10 * a else f"{b / a:,.0f} x"

@@ -1,4 +1,4 @@
-"""The report as text, most important parts first."""
+"""The report of a plan as text, the most important parts first."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MOST_LINES = 10
 
 
 def strong(text: str) -> str:
-    """Return `text` in bold on a terminal."""
+    """Return `text` in bold if standard output supports it."""
     return f"\033[1m{text}\033[0m" if colour() else text
 
 
 def print_report(report: Report) -> None:
-    """Print `report`: headline, memory by stage, step by part, axes and collectives."""
+    """Print `report`: headline, memory by pipeline stage, step time by part, and collectives by axis."""
     step = [*_step(report), *_goodput(report), *run_lines(report.run)]
     sections = (_headline(report), _memory(report), step, _collectives(report))
     print("\n\n".join("\n".join(fitted(lines)) for lines in sections))
@@ -39,7 +39,7 @@ def brief_line(report: Report) -> str:
 
 
 def _defaults(report: Report) -> str:
-    """Return a clause about the defaults that apply because the plan omits a sentence."""
+    """Return a clause that names the defaults in effect for sentences that the plan does not have."""
     return f"; by default {', '.join(report.defaults)}" if report.defaults else ""
 
 
@@ -68,12 +68,13 @@ def _headline(report: Report) -> list[str]:
 
 
 def targets_line(report: Report) -> str:
-    """Return one line with each target's answer to the plan of `report`: `cuda: lowers; xla: E0901 at line 12`."""
+    """Return a line that says for each target if it accepts the plan of `report`: `cuda: lowers; xla: E0901 at line
+    12`."""
     return "; ".join(f"{t.target}: {'lowers' if t.lowers else _refusals(t)}" for t in report.targets)
 
 
 def _refusals(answer: TargetAnswer) -> str:
-    """Return the codes with which a target refuses the plan, and their lines, as in `E0901 at lines 4, 9`."""
+    """Return the error codes of a target that refuses the plan, with lines, as in `E0901 at lines 4, 9`."""
     lines: dict[str, dict[int, None]] = {}
     for refusal in answer.refusals:
         lines.setdefault(refusal.code, {})[refusal.line] = None
@@ -113,8 +114,8 @@ def _memory(report: Report) -> list[str]:
 
 
 def _runs(interval: Interval) -> str:
-    """Return a clause on the published runs that an interval comes from, and on the chip or framework that none of them
-    uses."""
+    """Return a clause about the published runs that `interval` is derived from, and the plan's chip or framework that
+    none of them used."""
     unlike = f", none with {' or '.join(interval.none_of)}" if interval.none_of else ""
     return f"{interval.runs} published runs ({interval.of}){unlike}"
 
@@ -137,7 +138,6 @@ def _step(report: Report) -> list[str]:
 
 
 def _interval(report: Report) -> list[str]:
-    """Return a line with the interval of the step's seconds, and the published runs that it comes from."""
     if report.uncertainty is None:
         return []
     found = report.uncertainty.step_s
@@ -147,7 +147,6 @@ def _interval(report: Report) -> list[str]:
 
 
 def _goodput(report: Report) -> list[str]:
-    """Return the report's line about goodput under failures."""
     good = report.goodput
     assert good
     rates = good.failures_per_day
@@ -160,7 +159,7 @@ def _goodput(report: Report) -> list[str]:
 
 
 def parts_of(step: Step) -> list[tuple[str, float]]:
-    """Return the named parts of `step`, in seconds."""
+    """Return the parts of the step time of `step`, each with its name and seconds."""
     return [
         ("compute", step.compute_s),
         ("recompute", step.recompute_s),

@@ -1,4 +1,4 @@
-"""A sweep as text: a table, a plot in the terminal, an SVG, a CSV."""
+"""The result of `planc sweep` as text: a table, a plot for the terminal, SVG or CSV."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHARES: dict[str, Callable[[Costs], float]] = {
 
 
 def lines(found: Sweep, width: int) -> Iterator[str]:
-    """Yield the table of `found`, and then a plot if at least two values could be costed."""
+    """Yield a table of `found`, at most `width` columns wide, and a plot if at least two values could be costed."""
     peaks = dict.fromkeys(peak_text(r.costs.peak_tflops, r.costs.peak_dtype) for r in found.rows if r.costs)
     of = "".join(f"; MFU is of {peak}" for peak in peaks)
     yield f"{strong(found.file)} over {found.over.name}{_one_target(found)}{of}"
@@ -40,14 +40,14 @@ def lines(found: Sweep, width: int) -> Iterator[str]:
 
 
 def _idle(found: Sweep) -> set[str]:
-    """Return the names of columns that tell nothing in this sweep, and are left out."""
+    """Return the names of columns that are left out: they repeat another column or are the same in all rows."""
     idle = {"devices"} if found.over.name == "devices" else set()
     idle |= {"target"} if _one_target(found) else set()
     return idle | (set() if any(r.costs and r.costs.bubble_s for r in found.rows) else {"bubble"})
 
 
 def _one_target(found: Sweep) -> str:
-    """Return the target of all rows; "" if the rows have different targets."""
+    """Return a clause that names the target of all rows; "" if they have different ones."""
     targets = {row.target for row in found.rows if row.costs is not None}
     return f", {named(*targets)}" if len(targets) == 1 else ""
 
@@ -70,7 +70,7 @@ def _cells(row: SweepRow, width: int) -> list[str]:
 
 
 def error_summary(row: SweepRow) -> str:
-    """Return the reason why the value of `row` cannot be costed: the first error's code and message; "" if it can."""
+    """Return why the plan of `row` cannot be costed: the first error's code and message; "" if it can."""
     if row.why:
         return row.why
     first = next(iter(row.errors), None)
@@ -79,8 +79,8 @@ def error_summary(row: SweepRow) -> str:
 
 
 def curves(found: Sweep) -> list[Series]:
-    """Return the shares of every value in `found`; NaN for a value without cost. A share that is 0 everywhere is left
-    out."""
+    """Return a curve over the values of `found` for MFU, exposed communication, bubble and memory, each as a fraction;
+    NaN where the plan has errors. A curve that is 0 everywhere is left out."""
     drawn = [
         Series(name, tuple(nan if row.costs is None else share(row.costs) for row in found.rows))
         for name, share in SHARES.items()
@@ -94,7 +94,7 @@ def picture(found: Sweep) -> str:
 
 
 def csv(found: Sweep) -> str:
-    """Return `found` as CSV, one line per value; the last column has the reason for missing numbers."""
+    """Return `found` as CSV, one line per value. The last column says why figures are missing."""
     text = StringIO()
     writer = comma.writer(text, lineterminator="\n")
     writer.writerow(["value", "devices", *NAMES, "target", "errors"])

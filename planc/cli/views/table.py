@@ -1,7 +1,7 @@
-"""Formats tables of text. Written here because importing a table library would take as long as the check.
+"""Formatting of text tables. Written here because importing a library would take as long as checking a plan.
 
-On a terminal that is too narrow, the last column wraps if it is prose; otherwise the columns are split into bands below
-each other, each with the columns that name the rows; if even these are too wide, each row becomes a paragraph.
+A table that is too wide for the terminal is changed: a last column of prose wraps; other columns are split into several
+tables, each with the first columns; or else each row becomes a paragraph.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def table(
     left_last: bool = False,
     columns: int | None = None,
 ) -> list[str]:
-    """Return lines of aligned cells.
+    """Return the lines of a table with aligned columns.
 
     Args:
         heads: names of the columns.
@@ -55,12 +55,12 @@ def table(
 
 
 def terminal_columns() -> int:
-    """Return the columns of the terminal on standard output; 0 if it is not a terminal."""
+    """Return the width of the terminal in columns; 0 if standard output is not a terminal."""
     return width() if sys.stdout.isatty() else 0
 
 
 def fitted(lines: Iterable[str]) -> Iterator[str]:
-    """Yield `lines` of prose, wrapped on a terminal; those that fit are unchanged."""
+    """Yield `lines`; on a terminal, lines that are too long are wrapped."""
     most = terminal_columns()
     for line in lines:
         if most and _seen(line) > most:
@@ -86,7 +86,7 @@ def _aligned(lines: Sequence[Row], left: int, left_last: bool) -> list[str]:
 
 
 def _beside(lines: Sequence[Row], left: int, columns: int) -> Iterator[str]:
-    """Yield the table with the cells of the last column wrapped, so that a line has at most `columns` columns."""
+    """Yield the table with its last column wrapped, at most `columns` wide."""
     cells: list[Row] = []
     for line in lines:
         first, *more = wrap(line[-1].strip(), columns) or [""]
@@ -95,8 +95,7 @@ def _beside(lines: Sequence[Row], left: int, columns: int) -> Iterator[str]:
 
 
 def _bands(lines: Sequence[Row], left: int, left_last: bool, most: int) -> Iterator[str]:
-    """Yield the table in bands: first the columns that fit into `most` characters, then the next ones. Prose comes
-    last, one line for each row."""
+    """Yield the table as several tables of at most `most` columns width. Prose comes last, one line for each row."""
     end = len(lines[0]) - left_last
     at = left
     while at < end:
@@ -119,7 +118,7 @@ def _some(lines: Sequence[Row], left: int, start: int, stop: int) -> list[Row]:
 
 
 def _paragraphs(lines: Sequence[Row], left: int, left_last: bool, most: int) -> Iterator[str]:
-    """Yield each row as a paragraph: its names, then its figures with the names of their columns, then its prose."""
+    """Yield each row as a paragraph: its first cells, then figures with the names of their columns, then prose."""
     heads, *rows = lines
     end = len(heads) - left_last
     for row in rows:
@@ -134,8 +133,7 @@ def _paragraphs(lines: Sequence[Row], left: int, left_last: bool, most: int) -> 
 
 
 def _joined(pairs: Iterable[str], most: int) -> Iterator[str]:
-    """Yield lines of at most `most` characters, each with as many figures as fit. Only a figure that is longer than a
-    line is broken."""
+    """Join `pairs` into lines of at most `most` characters. Only a pair that is longer than a line is broken."""
     line = ""
     for pair in pairs:
         if line and len(line) + 2 + len(pair) > most:

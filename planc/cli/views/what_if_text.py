@@ -12,7 +12,7 @@ from planc.picture.units import seconds
 
 
 def lines(found: WhatIf) -> Iterator[str]:
-    """Yield the step before and after, the busiest link of each, and the axes that get slower."""
+    """Yield the step before and after the machine change, the busiest links, and the axes that get slower."""
     before, after = found.before, found.after
     yield f"{strong(found.plan)} with {'; '.join(found.changes)}, {named(found.target)}"
     yield ""
