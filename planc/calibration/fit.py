@@ -36,7 +36,7 @@ def solved(x: Array, errors: Array, slopes: Array, weights: Array, parameters: S
     prior = np.log([p.prior for p in parameters])
     spread = np.array([p.spread for p in parameters])
     move = np.zeros_like(x)
-    for _ in range(30):
+    for _ in range(30):  # reweighted least squares: the Huber weights depend on the step itself
         size = np.abs(errors + slopes @ move)
         each = weights * np.minimum(1.0, HUBER / np.maximum(size, 1e-9)) / SIGMA**2
         left = slopes.T @ (each[:, None] * slopes) + np.diag(1 / spread**2)

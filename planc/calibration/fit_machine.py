@@ -223,7 +223,7 @@ class _FitProblem:
         return float((self.weights * np.abs(self.at(x) - self.logs)).sum())
 
     def linear(self, x: Array) -> tuple[Array, Array]:
-        """Return the errors at `x` and their derivatives with respect to each parameter's logarithm."""
+        """Return the errors at `x` and their derivatives with respect to the logarithm of each parameter."""
         import numpy as np
 
         base = self.at(x)
@@ -236,7 +236,7 @@ class _FitProblem:
 
     def better(self, x: Array, wanted: Array) -> Array:
         """Return a point with a smaller loss than `x`, by line search towards the Gauss-Newton point `wanted`, or else
-        by coordinate search: the loss has kinks, because the model takes maxima."""
+        by coordinate search, because the loss has kinks."""
         now = self.loss(x)
         for share in (1.0, 0.5, 0.25, 0.1):
             there: Array = x + share * (wanted - x)

@@ -89,8 +89,7 @@ def uncertainty(plan: Plan, step: Step, memory: Memory) -> Uncertainty:
 
 
 def allocated_gib(plan: Plan, memory: Memory) -> Interval:
-    """Return the prediction interval (GiB) of the allocator's peak on the fullest device of `plan`, from its
-    `memory`."""
+    """Return the prediction interval (GiB) of the peak allocated `memory` of the fullest device of `plan`."""
     least = memory.reserved_gib.low - outside_gib(plan, memory.per_device_gib)
     return ratios(subject_of(plan), "memory").around(memory.allocated_gib, plan, least)
 

@@ -55,8 +55,7 @@ Megatron-LM's functional tests: grouped query heads, and an untied head."""
 
 
 def blocks(size: Size) -> dict[Section, Part]:
-    """Return the ops of a block without rotary positions, by kind; `size.biased` (of `size`) adds biases and
-    LayerNorm."""
+    """Return the ops of the only kind of block, for models of this `size`. `size.biased` adds biases and LayerNorm."""
     biased = size.biased
     return {
         BLOCK: attention(grouped=size.kv_heads > 0, rotary=False, biased=biased, biased_norm=biased)

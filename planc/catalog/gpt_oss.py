@@ -1,7 +1,7 @@
 """gpt-oss: experts in every layer, attention with sinks and a sliding window in every other layer, biases.
 
 Sizes are from the published `config.json` files (OpenAI 2025, "gpt-oss-120b & gpt-oss-20b Model Card"). RoPE scaling is
-left out here; a config has it.
+left out, except for models that are read from a config.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The dense Llama family: grouped-query attention, rotary positions, RMSNorm, gated MLP.
 
 Parameter names and storage shapes are those of the bundled torch and JAX models; linear weights are stored [out, in].
-Sizes of the published models are from their `config.json` files. RoPE scaling for longer contexts is left out here; a
-config has it.
+Sizes of the published models are from their `config.json` files. RoPE scaling is left out, except for models that
+are read from a config.
 """
 
 from __future__ import annotations

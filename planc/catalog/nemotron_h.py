@@ -1,4 +1,4 @@
-"""Nemotron-H and Nemotron 3: each layer is one part: a Mamba-2 mixer, attention, a feed-forward layer or experts.
+"""Nemotron-H and Nemotron 3: each layer is only one of: a Mamba-2 mixer, attention, a feed-forward layer or experts.
 
 Sizes are from the published `config.json` files (NVIDIA 2025, "Nemotron-H", arXiv:2504.03624; NVIDIA 2025, "Nemotron 3
 Nano" and 2026, "Nemotron 3 Super"). A model's pattern has one letter per layer. Attention has no positional encoding.

@@ -32,7 +32,7 @@ def even_stages(sharded: Sharded) -> tuple[tuple[int, int], ...]:
     count, layers = len(plan.stages), plan.model.layers
     block = sum(each[k] * plan.model.layers_of(k) for k in plan.model.blocks) / layers
     home = {v: rank for rank in range(plan.pipeline) for v in virtual_stages(plan, rank)}
-    sizes = [1] * count
+    sizes = [1] * count  # no stage may be empty
     ends = [0.0] * count
     ends[0] += each["first"]
     ends[-1] += each["last"]

@@ -14,8 +14,7 @@ def copies(sharded: Sharded, section: str) -> int:
 
 
 def flops(sharded: Sharded) -> list[tuple[OpSharding, float]]:
-    """Return each matmul or attention op of `sharded` with its FLOPs per device for a microbatch, summed over all
-    layers."""
+    """Return each matmul or attention op of `sharded` with its FLOPs per device and microbatch, over all layers."""
     from planc.costing.compute.flops import op_flops
 
     return [

@@ -68,7 +68,7 @@ def fix_file(file: str, given: dict[str, int], target: Target | None, *, unsafe:
         usable = [d for d in _offered(checked, file) if d.fix not in done and (unsafe or _is_safe(d.fix, text))]
         if not usable:
             break
-        after = _edited(text, usable[0].fix)
+        after = _edited(text, usable[0].fix)  # one at a time: it moves the spans of all later edits
         applied.append(Applied(usable[0], text, after))
         text = after
         checked = examine(file, set=given, target=target, unsaved={path.resolve(): text})

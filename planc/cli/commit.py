@@ -1,4 +1,4 @@
-"""The commit of this planc: the one an installed package was built from, or the one checked out."""
+"""The git commit of planc: that of the checkout, or that from which an installed package was built."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ MAX_BYTES = 1 << 22
 
 
 def commit() -> str:
-    """Return the commit's hash; "" if it is unknown, as for a package built outside a checkout."""
+    """Return the hash of planc's git commit; "" if unknown, as for a package built outside a checkout."""
     built_from = files("planc").joinpath("commit.txt")
     return _hash(built_from.read_text()) if built_from.is_file() else _checked_out(Path(str(files("planc"))).parent)
 
 
 def _checked_out(root: Path) -> str:
-    """Return the commit that is checked out at `root`, from the files in its `.git`. Running git would take longer than
-    the rest of `planc --version`."""
+    """Return the commit checked out at `root`, read from `.git`: running git takes longer than `planc --version`."""
     if not (root / "setup.py").exists():
         return ""  # installed somewhere below another project's checkout
     try:

@@ -1,7 +1,6 @@
-"""Generates the manual page planc(1) from the arguments of each command: `python -m planc.cli.man_page >
-docs/man/planc.1`.
+"""Write the manual page planc(1) from the arguments of each command: `python -m planc.cli.man_page > docs/man/planc.1`.
 
-It uses the macros of man(7), which groff and mandoc read. The output does not depend on the date or the machine.
+It uses the macros of man(7), which groff and mandoc read. The output does not depend on the date or the host.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from planc.driver import Examined
 
 
 def add_with(parser: argparse.ArgumentParser) -> None:
-    """Add `--with CHANGE`, which may be repeated."""
+    """Add the option `--with CHANGE`, which may be repeated."""
     about = "the machine with something otherwise, such as 'link A-B at 50 %%' or 'rail 2 gone'; may be repeated"
     parser.add_argument("--with", dest="changes", action="append", default=[], metavar="CHANGE", help=about)
 

@@ -70,8 +70,7 @@ class OnCluster:
 
     @property
     def price(self) -> float:
-        """Price of the training run, a number of units of its currency; infinite if no layout fits or no price is
-        known."""
+        """Price of the run, a number of units of its currency; infinite if no layout fits or no price is known."""
         found = self.run.price if self.run else None
         return float("inf") if found is None else found
 

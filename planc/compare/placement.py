@@ -179,7 +179,7 @@ class _Orders:
             best = self._fastest()
             if best in self.costed:
                 return best
-            self._cost(best)
+            self._cost(best)  # may refuse it or change its time, so that another order is the fastest
 
     def _fastest(self) -> int:
         """Return the index of the fastest order that is not refused. Steps are estimated by increasing lower bound,

@@ -124,7 +124,7 @@ def representatives(axes: Iterable[Axis], had: int, devices: int) -> tuple[list[
     borders = sorted({1, devices, *(edge for span in spans for edge in span if edge < devices)})
     if any(b % a for a, b in pairwise(borders)):
         return list(range(devices)), 1
-    ranks, copies = [0], 1
+    ranks, copies = [0], 1  # a rank is a number in mixed radix, with a digit between each pair of borders
     for low, high in pairwise(borders):
         if any(first <= low and high <= last for first, last in spans):
             ranks = [r + low * digit for digit in range(high // low) for r in ranks]

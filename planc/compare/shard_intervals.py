@@ -106,8 +106,7 @@ def _layers_on_stage(plan: Plan, param: Param, stage: int) -> frozenset[int]:
 
 
 def _shard_range(length: int, axes: tuple[Axis, ...], rank: int) -> tuple[int, int]:
-    """Return the interval of range(`length`) that `rank` holds; each of `axes` splits the result of the previous
-    one."""
+    """Return the interval of range(`length`) that `rank` holds; `axes` split it one after the other."""
     first, last = 0, length
     for axis in axes:
         each = -(-(last - first) // axis.size)

@@ -1,9 +1,10 @@
-"""Memory, compute, collectives on a topology, schedules, the step. Pure functions: bytes and seconds.
+"""The cost model: memory, compute, collectives, pipeline schedules, step time. Pure functions that return bytes or
+seconds.
 
-For one's own questions, with a plan's mesh and cluster (`planc.load`): `device_group` says where a group lies,
-`collective_s` what a call over it takes, `at_peak` is the machine at its data-sheet rates, and
-`planc.costing.machine.roofline` holds the closed forms. Times are seconds, sizes bytes, rates
-FLOP or bytes per second and device, unless a name says otherwise.
+With the mesh and cluster of a plan (`planc.load`), `device_group` returns the network levels that a group spans,
+`collective_s` the seconds of a call over it, and `at_peak` the machine with its data-sheet rates;
+`planc.costing.machine.roofline` has closed forms. Times are in seconds, sizes in bytes, rates in FLOP or bytes per
+second and device, unless a name says otherwise.
 
 In the examples of this package these names stand for the same values, all at data-sheet rates (`at_peak`):
 
@@ -50,7 +51,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import rooflines on first use: `planc check` needs none of them."""
+    """Import the roofline functions on first use, because `planc check` does not need them."""
     if name not in ROOFLINE:
         raise AttributeError(f"module 'planc.costing' has no attribute {name!r}")
     from planc.costing.machine import roofline

@@ -1,4 +1,4 @@
-"""The distance of a plan from communication-bound: the rooflines of `planc.costing.machine.roofline` for its own axes.
+"""The rooflines of a plan: for each kind of parallelism, the limit at which its transfers take as long as its matmuls.
 
 Closed forms for one layer's matmuls on a cluster's links, with efficiencies but without latencies. They show in which
 direction to change a plan; `planc.costing.step.step_time` computes its step time.
@@ -20,7 +20,7 @@ from planc.ir.plan import Plan
 
 @dataclass(frozen=True, kw_only=True)
 class Bound(Value):
-    """A figure of the plan, and the limit at which transfers or memory take as long as the matmuls."""
+    """A figure of the plan (`has`), and the limit at which transfers or memory traffic take as long as the matmuls."""
 
     what: str
     axis: str
@@ -37,7 +37,7 @@ class Bound(Value):
 
 
 def bounds(plan: Plan) -> tuple[Bound, ...]:
-    """Return the rooflines of `plan`: of its matmuls, and of each kind of parallelism that it uses.
+    """Return the rooflines of `plan`: one for matmuls on a chip, and one for each kind of parallelism that it uses.
 
     >>> [(b.axis, f"{b.has:.0f} of {b.limit:.0f}", b.by_compute) for b in bounds(plan)]
     [('', '8192 of 295', True), ('fsdp', '32768 of 2472', True), ('tp', '8 of 13', True)]
@@ -46,8 +46,7 @@ def bounds(plan: Plan) -> tuple[Bound, ...]:
 
 
 def _chip(plan: Plan) -> Bound:
-    """Return the bound on the tokens of a matmul, for weights to stream from device memory in time. A matmul of T
-    tokens takes 2 T FLOPs per weight; weights are stored in the dtype of the matmuls."""
+    """Return the bound on tokens per matmul above which its FLOPs take longer than reading its weights from memory."""
     narrow = {q.dtype for q in plan.quantize}
     dtype = narrow.pop() if len(narrow) == 1 and narrow <= plan.cluster.chip.flops_per_s.keys() else "bf16"
     return Bound(
@@ -60,14 +59,14 @@ def _chip(plan: Plan) -> Bound:
 
 
 def _tokens_at_once(plan: Plan) -> float:
-    """Return the tokens of one microbatch that one device's matmuls process."""
+    """Return how many tokens of a microbatch one device's matmuls process."""
     inside = plan.mesh.size(*(a for a in plan.axes_of("sequence") if a not in plan.data_axes))
     return plan.batch.microbatch_sequences * plan.batch.sequence_tokens / inside
 
 
 def _data(plan: Plan) -> Iterator[Bound]:
-    """Yield the bound on the tokens per device of one gather of weights or one reduction of gradients: the matmuls of
-    these tokens must take at least as long as the transfer."""
+    """Yield the bound on tokens per device above which matmuls take longer than the gather of weights or the reduction
+    of gradients."""
     axes = plan.mesh.in_order({*plan.data_axes, *plan.store("params"), *plan.axes_of("sequence")})
     group = _group_over(plan, axes)
     if group is None:

@@ -1,4 +1,4 @@
-"""The costed plan: the result of costing, which the cost rules judge."""
+"""The costed plan: a plan with its time and memory, on which the cost rules run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from planc.ir.target import Target
 
 @dataclass(frozen=True, kw_only=True)
 class CostedPlan:
-    """A plan with its cost: the content of the report, derived from a propagated plan and its realised collectives."""
+    """A plan with its predicted step time, memory, limits and price, from which reports are made."""
 
     sharded: Sharded
     memory: Memory
@@ -49,25 +49,25 @@ class CostedPlan:
 
     @property
     def target(self) -> Target | None:
-        """The target whose program was costed; None if any correct program was."""
+        """The target (cuda or xla) whose program was costed; None if the costs are those of any correct program."""
         return None if self.backend is None else self.backend.target
 
     @property
     def collectives(self) -> tuple[TimedCollective, ...]:
-        """Every collective of the step with its seconds and its exposed seconds (those that no compute hides)."""
+        """All collectives of a step, each with its seconds and its exposed seconds (not hidden by compute)."""
         return self.timed.collectives
 
 
 def cost_plan(
     sharded: Sharded, collectives: tuple[Collective, ...] | None = None, *, backend: Backend | None = None
 ) -> CostedPlan:
-    """Return the time, memory and limits of a plan that passed its checks.
+    """Return the plan of `sharded` with its step time, memory and limits. The plan has passed its checks.
 
     Args:
         sharded: the plan with its layouts (`planc.sharding.propagate`).
-        collectives: the plan's collectives, if the caller has them; `sharded` is then already run by `backend`.
-        backend: a target's backend. Collectives, attention and memory are then those of its program; without it they
-            are those of any correct program.
+        collectives: the plan's collectives, if already known; `sharded` is then the result of `run_by` for `backend`.
+        backend: a target's backend, for the collectives, attention and memory of its program; None for those of any
+            correct program.
 
     Raises:
         PlanError: the target refuses the plan.
@@ -112,8 +112,7 @@ def cost_plan(
 
 
 def _axes(sharded: Sharded, groups: dict[str, DeviceGroup]) -> tuple[AxisFacts, ...]:
-    """Return facts on each mesh axis, outermost first, and then on the axes of each view (another factorization of some
-    mesh axes, for a part of the model)."""
+    """Return facts on each mesh axis, outermost first, and on the axes of views (other factorizations of axes)."""
     mesh = sharded.plan.mesh
     meshes = [(None, mesh.axes), *((f"of {', '.join(v.of)} for {', '.join(v.regions)}", v.axes) for v in mesh.views)]
     return tuple(

@@ -1,7 +1,7 @@
-"""Elasticities of step time: percent saved for each percent by which one figure of the machine improves.
+"""Elasticities of step time: percent saved per percent by which one bandwidth, latency or rate of the machine improves.
 
-Improve each bandwidth, latency and rate alone and time the step again with the same collectives. The figure with the
-largest saving is the most useful upgrade.
+Each figure is improved alone, and the step is timed again with the same collectives. The figure with the largest saving
+is the most useful upgrade.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Figure = Callable[[float], Cluster]
 
 @dataclass(frozen=True, kw_only=True)
 class Elasticity(Value):
-    """The effect of one figure of the machine, such as a bandwidth, on step time."""
+    """How much one figure of the machine, such as a bandwidth, affects step time."""
 
     figure: str
     elasticity: float
@@ -33,7 +33,8 @@ class Elasticity(Value):
 
 
 def elasticities(costed: CostedPlan) -> tuple[Elasticity, ...]:
-    """Return the elasticities of the step of `costed`, largest saving first; figures without effect are left out.
+    """Return the figures of the machine that affect the step of `costed`, each with its elasticity, largest saving
+    first.
 
     >>> first = elasticities(costed)[0]
     >>> first.figure, f"{first.elasticity:.2f}"  # most of the step is matmuls
@@ -55,7 +56,7 @@ def _step_s(costed: CostedPlan, cluster: Cluster) -> float:
 
 
 def _figures(cluster: Cluster) -> Iterator[tuple[str, Figure]]:
-    """Yield every bandwidth, latency and rate of the machine, with its name."""
+    """Yield the name of each bandwidth, latency and rate, and a function that returns the cluster with it improved."""
     chip = cluster.chip
 
     def rate(times: float) -> Cluster:

@@ -1,4 +1,4 @@
-"""Breakdown of a step's seconds: each with a name, a reason, and the sentence that causes it."""
+"""Breakdown of a step's seconds: each part has a name, a reason, and the sentence of the plan that causes it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from planc.sharding.stage_assignment import microbatches_each
 
 @dataclass(frozen=True, kw_only=True)
 class Seconds(Value):
-    """A contribution in seconds to the step of the slowest class of ranks. `part` is the report's part that contains
-    it."""
+    """A part of the step time of the slowest pipeline rank. `part` is the part of the report that contains it."""
 
     part: str
     name: str
@@ -30,7 +29,7 @@ class Seconds(Value):
 
 
 def explain(costed: CostedPlan) -> tuple[Seconds, ...]:
-    """Return the seconds of `costed` by part, the largest of each part first; they sum to the step's time.
+    """Return the parts of the step time of `costed`, which sum to it, in the report's order and then the largest first.
 
     >>> [(s.part, s.name, f"{s.seconds:.2f} s") for s in explain(costed)][:2]
     [('compute', 'matmul of ffn', '2.80 s'), ('compute', 'matmul of projection', '0.60 s')]
@@ -42,8 +41,7 @@ def explain(costed: CostedPlan) -> tuple[Seconds, ...]:
 
 
 def _compute(costed: CostedPlan) -> Iterator[Seconds]:
-    """Yield the seconds of ops, summed by kind of op and by region (a part of the model with a layout of its own, such
-    as the experts). Recomputed ops are separate."""
+    """Yield the seconds of ops, summed by kind and, for matmuls, by region (such as ffn); recompute is separate."""
     sharded, plan = costed.sharded, costed.sharded.plan
     chip = plan.cluster.chip
     done: dict[str, float] = {}
@@ -73,7 +71,7 @@ def _compute(costed: CostedPlan) -> Iterator[Seconds]:
 
 
 def _measured(tables: Iterable[str]) -> str:
-    """Return in words which of the `tables` of measured rates give the seconds; "" if none does."""
+    """Return a clause that names the tables of measured rates used; "" if none was."""
     named = [table for table in tables if table]
     return f", by the table of {' and '.join(named)}" if named else ""
 
@@ -83,7 +81,7 @@ WAITS = "kernels are done before the host asks for the next"
 
 
 def _exposed(costed: CostedPlan) -> Iterator[Seconds]:
-    """Yield the exposed seconds of transfers, summed by operation, axis, content, phase and sentence of the plan."""
+    """Yield the exposed seconds of collectives, summed by operation, axis, content, phase and sentence of the plan."""
     groups: dict[tuple[str, str, str, str, Cause | None], list[TimedCollective]] = {}
     for r in costed.collectives:
         if r.row.stage == costed.slowest and r.exposed_s > 0:
@@ -101,8 +99,7 @@ def _exposed(costed: CostedPlan) -> Iterator[Seconds]:
 
 
 def _tables_of(costed: CostedPlan, rows: Iterable[TimedCollective]) -> dict[str, None]:
-    """Return the names of the tables of measured rates that give the seconds of the collectives `rows`, in order. "" is
-    among them if some collective has no table."""
+    """Return the names of the tables of measured rates that apply to the collectives `rows`; "" stands for no table."""
     plan = costed.sharded.plan
     found: dict[str, None] = {}
     for r in rows:

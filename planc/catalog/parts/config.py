@@ -60,7 +60,7 @@ class Config:
         return check_layers(self.whole(*names))
 
     def number(self, *names: str, default: float) -> float:
-        """Return the number called by one of `names`, a ratio or the like, or `default`. Raises ValueError if it is not
+        """Return the number (a ratio or base) called by one of `names`, or `default`. Raises ValueError if it is not
         above 0."""
         return _positive(names[0], self.value(*names, default=default))
 

@@ -11,7 +11,7 @@ from planc.ir.plan import Plan
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
-    """Yield a finding for each sentence of `plan` that its framework does not support."""
+    """Yield a diagnostic for each sentence of `plan` that the framework in `realise as` does not support."""
     if plan.realise is None or plan.framework == OWN:
         return
     from planc.frameworks.runs import lacks

@@ -9,9 +9,6 @@ from types import ModuleType
 
 
 def load_command(name: str) -> ModuleType:
-    """Return the module of the command `name`, with `arguments(parser)` and `run(options)`.
-
-    For a Python keyword the module's name ends in an underscore.
-    """
+    """Return the module of the command `name`. A name that is a Python keyword has an underscore at its end."""
     module = f"{name}_" if keyword.iskeyword(name) else name
     return importlib.import_module(f"{__name__}.{module}")

@@ -142,7 +142,7 @@ def lines(found: Audit) -> list[str]:
 
 
 def _of_places(placed: Placed) -> list[str]:
-    """Return lines about ranks whose collectives or shards differ from what their mesh coordinates say."""
+    """Return lines about ranks whose collectives or shards are not those of their mesh coordinates."""
     wrong = [
         f"other {what} than by their places in the mesh: ranks {', '.join(map(str, ranks[:SHOWN]))}"
         + (f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else "")
@@ -186,7 +186,7 @@ def _of_overlap(report: CompilerReport | None) -> list[str]:
 
 
 def _of_buffers(report: CompilerReport | None) -> list[str]:
-    """Return lines about the largest buffers at the memory peak, with their tensors."""
+    """Return lines about the largest buffers at the memory peak, and the tensors in them."""
     if report is None or not report.buffers:
         return []
     heads = ("MiB", "buffer", "tensor", "sentence")

@@ -1,5 +1,4 @@
-"""`planc calibrate -o FILE.plan`: fit a hardware file to measurements of this machine or (`--from`) to measured
-runs."""
+"""`planc calibrate -o FILE.plan`: fit a hardware file to measurements of this machine, or to runs with `--from`."""
 
 from __future__ import annotations
 

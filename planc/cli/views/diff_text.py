@@ -136,8 +136,7 @@ def _checkpoint(bold: Bold, found: Diff) -> Iterator[str]:
 
 
 def label(change: PlanChange) -> str:
-    """Return the name of the changed item `change`. For MFU it includes the peak that it refers to, or both plans'
-    peaks."""
+    """Return the name of the changed item `change`; for MFU with the peak that it refers to, or both plans' peaks."""
     if change.name == "mfu":
         a, b = change.names
         return f"MFU of {a}" if a == b else f"MFU of {a}, in B of {b}"

@@ -68,8 +68,7 @@ def _headline(report: Report) -> list[str]:
 
 
 def targets_line(report: Report) -> str:
-    """Return a line that says for each target if it accepts the plan of `report`: `cuda: lowers; xla: E0901 at line
-    12`."""
+    """Return one line that says which targets accept the plan of `report`: `cuda: lowers; xla: E0901 at line 12`."""
     return "; ".join(f"{t.target}: {'lowers' if t.lowers else _refusals(t)}" for t in report.targets)
 
 

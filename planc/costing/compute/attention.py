@@ -31,14 +31,14 @@ once, which is counted with its arithmetic."""
 
 
 def attention_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
-    """Return the seconds of the attention core for one microbatch on one device.
+    """Return the seconds of attention (scores, softmax, weighted sum) for one microbatch on one device.
 
-    It is one fused kernel that stores no scores, or matmuls with the scores stored in between: as in the program of a
-    target (`Sharded.attention`), or else as the plan's `attention.core` says.
+    It is a fused kernel, which stores no scores, or matmuls that do: as in the program of a target
+    (`Sharded.attention`), or else as the plan's `attention.core` sentence says.
 
     Args:
         sharded: the plan with its layouts.
-        o: the attention op, with the layout of its index space.
+        o: the attention op with its layout.
         chip: the device; its attention efficiency is that of FlashAttention-2 with heads of `USUAL_WIDTH`.
         backward: True for the backward, which does `FLASH_BACKWARD` times the work of the forward.
 
@@ -67,12 +67,12 @@ def attention_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) 
 
 
 def attention_table(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> OpTable | None:
-    """Return the table of measured rates of `chip` that gives the seconds of attention op `o`, or of its `backward`;
-    None if the cost model's curve does.
+    """Return the table of measured rates of `chip` that applies to attention op `o`, or to its `backward`; None if
+    there is none and the formula applies.
 
-    The stack's own kernel was measured on whole causal sequences, with equal widths of values and keys. There is no
-    table for a plan in `sharded` that names a kernel, shards the sequence or has a sliding window, nor for a program
-    that stores its scores on an accelerator, since these run other kernels.
+    Tables were measured with the default kernel of torch or JAX on whole causal sequences. None applies if the plan of
+    `sharded` names a kernel, shards the sequence or has a sliding window, if keys and values differ in width, or if an
+    accelerator's program stores the scores.
 
     >>> attention_table(sharded, ops["attention.core"], h100, backward=False) is None  # no file has one
     True
@@ -87,7 +87,7 @@ def attention_table(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bo
 
 
 def _measured_s(sharded: Sharded, o: OpSharding, chip: Chip, table: OpTable, *, backward: bool) -> float:
-    """Return the seconds of attention by `table`, plus the seconds to write repeated keys and values to memory."""
+    """Return the seconds of attention by `table`, plus those to write repeated keys and values."""
     plan, model = sharded.plan, sharded.model
     times = FLASH_BACKWARD if backward else 1.0
     peak = peak_flops_per_s(chip, plan.precision.compute) / chip.devices
@@ -106,10 +106,10 @@ def _measured_s(sharded: Sharded, o: OpSharding, chip: Chip, table: OpTable, *, 
 
 
 def repeated_bytes(sharded: Sharded, o: OpSharding) -> float:
-    """Return the bytes that one device reads and writes to repeat keys and values for each query head; the same number
-    again in the backward, which sums their gradients. 0 if the kernel takes grouped heads, or heads are not shared.
+    """Return the bytes that a device reads and writes in `o` to repeat keys and values for each query head of
+    `sharded`. The backward, which sums their gradients, transfers as many. 0 if the kernel supports grouped heads.
 
-    8 query heads share one key head on each device: keys and values of 8,192 tokens are read once and written 8 times.
+    Here 8 query heads share a key head: keys and values of 8,192 tokens are read once and written 8 times.
 
     >>> repeated_bytes(sharded, ops["attention.core"])
     0.0
@@ -142,10 +142,10 @@ USUAL_WIDTH = 128
 
 
 def attention_efficiency(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
-    """Return the share of the peak that the plan's kernel achieves with the heads of `o`, at most `MOST_EFFICIENT`.
+    """Return the share of the chip's peak that the plan's attention kernel achieves in `o`, at most `MOST_EFFICIENT`.
 
-    `chip.attention_efficiency` applies to FlashAttention-2 with heads of `USUAL_WIDTH`. `KERNELS` holds the relative
-    speed of the kernel that `sharded`'s plan chooses.
+    `chip.attention_efficiency` is for FlashAttention-2 with heads of `USUAL_WIDTH`; `KERNELS` has the speed of other
+    kernels that `sharded`'s plan may choose, relative to it.
 
     >>> attention_efficiency(sharded, ops["attention.core"], h100)
     0.9
@@ -157,8 +157,7 @@ def attention_efficiency(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
 
 
 def head_share(width: float, chip: str = "") -> float:
-    """Return the efficiency of attention with heads of `width` elements, relative to heads of `USUAL_WIDTH`, on the
-    chip named `chip`.
+    """Return the efficiency of attention with heads of `width` elements on `chip`, relative to heads of `USUAL_WIDTH`.
 
     >>> head_share(128), round(head_share(64), 3), round(head_share(64, "a100"), 3)
     (1.0, 0.833, 0.9)
@@ -168,11 +167,10 @@ def head_share(width: float, chip: str = "") -> float:
 
 
 def _stored_scores_s(sharded: Sharded, o: OpSharding, chip: Chip, kernel: AttentionKernel, *, backward: bool) -> float:
-    """Return the seconds of attention as matmuls with scores that a target's program stores in memory. All scores are
-    computed, masked ones too.
+    """Return the seconds of attention in a program that stores all scores in memory, masked ones included.
 
-    The backward has four matmuls; or five and another softmax if the block's recompute did not recompute the
-    probabilities: a recompute saves only named tensors, and probabilities have no name.
+    The backward has four matmuls. It has a fifth, and another softmax, if probabilities were neither saved nor
+    recomputed: a block's recompute saves only named tensors, and probabilities have no name.
     """
     scores = scores_of(sharded, o)
     times, score_bytes = 1.0, kernel.forward_bytes
@@ -186,9 +184,10 @@ def _stored_scores_s(sharded: Sharded, o: OpSharding, chip: Chip, kernel: Attent
 
 
 def scores_of(sharded: Sharded, o: OpSharding) -> float:
-    """Return the number of scores, masked ones included, that a device computes for a microbatch in `o` of `sharded`.
+    """Return the number of attention scores, masked ones included, that a device computes for a microbatch in `o` of
+    `sharded`.
 
-    A ring whose ranks have one chunk from each end of a sequence skips half of the scores after its first step.
+    In ring attention with a chunk from each end of the sequence per rank, later steps skip half of the scores.
 
     >>> scores_of(sharded, ops["attention.core"]) == 8 * 8192 * 8192  # 8 of 64 heads
     True
@@ -203,7 +202,6 @@ def scores_of(sharded: Sharded, o: OpSharding) -> float:
 
 
 def _product_flops(sharded: Sharded, o: OpSharding, scores: float) -> float:
-    """Return the FLOPs of the forward's two matmuls, if `scores` scores are computed."""
     return 2.0 * scores * head_widths(sharded.model, o.op)
 
 
@@ -214,8 +212,7 @@ def _replayed(sharded: Sharded, o: OpSharding) -> tuple[str, ...]:
 
 
 def _unfused_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
-    """Return the seconds of attention without a fused kernel. All scores are computed, masked or not: two matmuls per
-    head and direction, and passes over the scores."""
+    """Return the seconds of attention without a fused kernel: matmuls, and passes over all scores."""
     plan, model = sharded.plan, sharded.model
     rows, heads = (prod(local_dim(sharded, o, d) for d in dims) for dims in (("sequence",), ("batch", "heads")))
     keys = plan.batch.sequence_tokens

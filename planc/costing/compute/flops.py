@@ -1,4 +1,4 @@
-"""FLOPs and memory traffic of one op on one device, and the model FLOPs that MFU counts.
+"""FLOPs and memory traffic of one op on one device, and the model FLOPs by which MFU is defined.
 
 Formulas are described in `docs/reference/cost-model.md`, under "Compute".
 """
@@ -18,15 +18,15 @@ from planc.sharding.local import local_length, param_elements, tensor_bytes
 
 
 def cache_of(sharded: Sharded, chip: Chip) -> Cache:
-    """Return the cache of `sharded` for its own `chip`, or an unshared one for another chip."""
+    """Return the cache of costs in `sharded` if `chip` is its plan's chip, else a new one."""
     return sharded.cache if chip is sharded.plan.cluster.chip else Cache()
 
 
 def op_flops(sharded: Sharded, o: OpSharding) -> float:
-    """Return the forward FLOPs of op `o` on one device for one microbatch: two per multiply-add of the index space.
+    """Return the forward FLOPs of op `o` on one device for one microbatch: two per multiply-add.
 
-    In attention each row multiplies the keys that it attends to, and as many values. Opaque code has the FLOPs that
-    were counted when it was read. Ops that only move bytes have none. `sharded` has the sizes of the dims.
+    Attention counts the keys that a query attends to, and as many values. Opaque code has the FLOPs that were counted
+    when it was read. Ops that only move bytes have none. `sharded` has the sizes of the dims.
 
     >>> op_flops(sharded, ops["ffn.gate"]) == 2 * 8192 * 8192 * 28672 / 8  # tokens x width x ffn, over tp 8
     True
@@ -51,8 +51,8 @@ def op_bytes(sharded: Sharded, o: OpSharding) -> float:
     once.
 
     The loss makes `LOSS_PASSES` passes over fp32 logits. Tokens are permuted twice on their way to experts, and twice
-    on the way back: one copy per choice, or first by rank, then by expert. A scan is several kernels (`scan_bytes`).
-    `sharded` has the layouts of the tensors.
+    back: once per chosen expert, or by rank and then by expert. A scan is several kernels (`scan_bytes`). `sharded` has
+    the layouts.
 
     >>> op_bytes(sharded, ops["ffn.gate"]) == 2 * (8192 * 8192 + 8192 * 28672 / 8 + 8192 * 28672 / 8)  # bf16
     True
@@ -78,10 +78,10 @@ LOSS_PASSES = 4
 
 
 def imbalance(plan: Plan, o: OpSharding) -> float:
-    """Return the ratio of the busiest rank's work to the mean if `plan` shards the rows of a causal sequence at op `o`.
+    """Return the ratio of the busiest rank's attention work to the mean, if `plan` shards the sequence at op `o`.
 
-    With rows in order over n ranks, the last one has (2n - 1) / n of the mean; one piece from each end of the sequence
-    (`balance = headtail`) balances them.
+    With a causal mask and n ranks in order, the last rank has (2n - 1) / n of the mean. It is 1 if each rank has one
+    chunk from each end of the sequence (`balance = headtail`).
 
     >>> imbalance(plan, ops["attention.core"])  # the sequence is whole there
     1.0
@@ -92,8 +92,7 @@ def imbalance(plan: Plan, o: OpSharding) -> float:
 
 
 def head_widths(model: Model, op: Op) -> int:
-    """Return the width of a head of attention op `op` for queries and keys plus that for values (columns); `model` has
-    the sizes.
+    """Return the columns of a query head plus those of a value head in attention op `op`; `model` has the sizes.
 
     >>> head_widths(plan.model, ops["attention.core"].op)  # 128 + 128
     256
@@ -103,8 +102,7 @@ def head_widths(model: Model, op: Op) -> int:
 
 
 def _mean_context(op: Op, sequence: int) -> float:
-    """Return the mean number of keys that a row attends to, under a causal mask and a sliding window if there is
-    one."""
+    """Return the mean number of keys that a query attends to, with a causal mask and any sliding window."""
     window = min(op.window or sequence, sequence)
     return window - window * window / (2 * sequence)
 
@@ -115,8 +113,8 @@ def _index_dims(model: Model, o: OpSharding) -> tuple[str, ...]:
 
 
 def update_products(sharded: Sharded, o: OpSharding) -> tuple[tuple[float, float, float], ...]:
-    """Return the two matmuls of the low-rank update of op `o` on one device, each as (rows, columns, contraction):
-    input by A, then by B. () without an update; `sharded` has the local sizes.
+    """Return the two matmuls of the low-rank update (LoRA) of op `o` on one device as (rows, columns, contraction): the
+    input times A, and that times B. () without an update. `sharded` has the local sizes.
 
     >>> update_products(sharded, ops["ffn.gate"])
     ()
@@ -131,7 +129,7 @@ def update_products(sharded: Sharded, o: OpSharding) -> tuple[tuple[float, float
 
 
 def local_dim(sharded: Sharded, o: OpSharding, dim: str) -> float:
-    """Return the length of `dim` on one device at op `o`: divided by its axes in the op's layout, rounded up.
+    """Return the length of `dim` on one device at op `o` of `sharded`: divided by the axes that shard it, rounded up.
 
     >>> local_dim(sharded, ops["ffn.gate"], "ffn")  # 28672 / 8
     3584
@@ -141,15 +139,15 @@ def local_dim(sharded: Sharded, o: OpSharding, dim: str) -> float:
 
 @cached_on(lambda model, sequence_tokens: (model.cache, sequence_tokens))
 def model_flops_per_token(model: Model, sequence_tokens: int) -> float:
-    """Return the FLOPs per token of a training step as MFU counts them: 6 per matmul parameter in use, plus causal
+    """Return the FLOPs per token of a training step as MFU counts them: 6 per active matmul parameter, plus causal
     attention.
 
-    A forward takes 2 FLOPs per parameter and the backward twice that: 2 for the input's gradient and 2 for the
-    weight's; a frozen weight has no weight gradient, and an input that depends on no trained parameter has no input
-    gradient. A token uses `top_k` of the experts. Attention is over sequences of `sequence_tokens`; sliding windows
-    count the keys in the window, a scan its state inputs and outputs. Opaque code has the multiply-adds that were
-    counted when it was read, and as many for each gradient. Recomputation and embedding lookups do not count. Source:
-    Chowdhery et al. 2022 (PaLM), appendix B, which counts both halves of the scores.
+    A forward takes 2 FLOPs per parameter, and so does each gradient: of the input and of the weight. Frozen weights
+    have no gradient, and neither has an input that depends on no trained parameter. A token uses `top_k` experts.
+    Attention is over sequences of `sequence_tokens`; a sliding window counts the keys in it, a scan its state inputs
+    and outputs. Opaque code has the multiply-adds counted when it was read, and as many for each gradient.
+    Recomputation and embedding lookups do not count. Source: Chowdhery et al. 2022 (PaLM), appendix B, which counts
+    both halves of the scores.
 
     >>> f"{model_flops_per_token(plan.model, 8192) / 1e9:.0f} GFLOP"  # 6 x 69.5 billion, and 32 of attention
     '449 GFLOP'
@@ -175,8 +173,8 @@ def model_flops_per_token(model: Model, sequence_tokens: int) -> float:
 
 
 def backward_of_code(op: Op) -> float:
-    """Return the FLOPs of the backward of code `op` as a multiple of its forward: gradients of both factors of each
-    product, or of one factor if all of its weights are frozen.
+    """Return the ratio of backward to forward FLOPs of opaque code `op`: 2; 1 if all its weights are frozen; 0 without
+    one.
 
     >>> backward_of_code(ops["ffn.gate"].op)
     2.0
@@ -186,7 +184,7 @@ def backward_of_code(op: Op) -> float:
 
 
 def _flops_of_parameter(op: Op, name: str) -> float:
-    """Return the FLOPs per token and element of the matrix `name`: of the forward, of the gradient of its input, and of
-    its own gradient. The input of a low-rank update's B is the output of A, which is trained."""
+    """Return the FLOPs per token and element of the matrix `name`, forward and backward: 6, less 2 for each gradient
+    that is not needed. B of a low-rank update needs that of its input, the output of A, which is trained."""
     to_input = op.inputs[0] not in op.fixed or name in op.update[1:]
     return 2.0 * (1 + to_input + (name not in op.fixed))

@@ -1,4 +1,4 @@
-"""Matmuls of one microbatch on one device: shapes, fused matmuls, seconds.
+"""Seconds of the matmuls of one microbatch on one device, and which of them run as one.
 
 Source: NVIDIA, Matrix Multiplication Background User's Guide
 (https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication), with fitted parameters of each
@@ -26,9 +26,7 @@ from planc.ir.sharding import OpSharding, Sharded
 
 @cached_on(lambda sharded, o: (sharded.plan.cache, (o.op.name, o.op.output)))
 def gemm_of(sharded: Sharded, o: OpSharding) -> Gemm:
-    """Return the matmul in the forward of op `o` on one device: rows of its input by columns of its weight.
-
-    Dims shared by input, weight and output (experts) are its groups. `sharded` has the local sizes.
+    """Return the forward matmul of op `o` of `sharded` on one device: [m, k] x [k, n], for each of `groups` experts.
 
     >>> gemm_of(sharded, ops["ffn.gate"])
     Gemm(m=8192, n=3584, k=8192, groups=1)
@@ -49,8 +47,8 @@ def gemm_of(sharded: Sharded, o: OpSharding) -> Gemm:
 def gemm_s(
     gemm: Gemm, chip: Chip, s_per_flop: float, element_bytes: float, at_once: float = inf, dtype: str = ""
 ) -> float:
-    """Return the seconds of one matmul: the longer of arithmetic and memory traffic, plus a launch; or the measured
-    seconds of the hardware file's table, launch included.
+    """Return the seconds of one matmul: the longer of arithmetic and memory traffic, plus a launch. If the hardware
+    file has a table of measured rates, it is used instead.
 
     The prologue and epilogue of a tile take as long as `matmul_depth` more steps of the contraction, partly hidden by
     other tiles: at most half of the time. The last wave of tiles leaves `matmul_tail` of the cores' time unused
@@ -58,11 +56,11 @@ def gemm_s(
 
     Args:
         gemm: the matmul.
-        chip: the device: its memory bandwidth, cores, launch and the two fitted parameters above.
+        chip: the device: its memory bandwidth, cores, launch time and the two fitted parameters above.
         s_per_flop: seconds per FLOP at the achieved rate.
         element_bytes: bytes of an element of the inputs and the output.
         at_once: number of groups that run concurrently, if each group is its own kernel.
-        dtype: the dtype, for the table; "" uses the curve alone. Several groups have no table.
+        dtype: the dtype that selects the table; "" uses no table, and neither do several groups.
 
     >>> f"{gemm_s(Gemm(8192, 8192, 8192), h100, 1 / 989e12, 2) * 1e3:.2f} ms"  # 1.1 PFLOP
     '1.11 ms'
@@ -80,7 +78,7 @@ def gemm_s(
 
 
 def product_table(gemm: Gemm, chip: Chip, dtype: str) -> OpTable | None:
-    """Return the table of measured rates of `chip` that gives the seconds of a matmul in `dtype`; None: the curve does.
+    """Return the table of measured rates of `chip` for the matmul `gemm` in `dtype`. None if there is none.
 
     >>> product_table(Gemm(8192, 8192, 8192), h100, "bf16") is None  # no file has one
     True
@@ -91,7 +89,7 @@ def product_table(gemm: Gemm, chip: Chip, dtype: str) -> OpTable | None:
 
 
 def _curve_s(gemm: Gemm, chip: Chip, s_per_flop: float, element_bytes: float, at_once: float) -> float:
-    """Return the seconds of one matmul by the cost model's formula, without a table of measured rates."""
+    """Return the seconds of one matmul by the formula, without a table of measured rates."""
     depth = 1 + chip.matmul_depth / (chip.matmul_depth + gemm.k)
     tail = 1.0
     if chip.matmul_tail:
@@ -107,11 +105,10 @@ TILE_ROWS, TILE_COLUMNS = 128, 256
 
 
 def fused_of(sharded: Sharded, o: OpSharding) -> tuple[Gemm, float]:
-    """Return the fused matmul that op `o` of `sharded` is part of, and its share of the columns.
+    """Return the fused matmul that op `o` of `sharded` is part of, and the op's share of its columns.
 
-    Matmuls of one input are fused, with their columns concatenated, if they belong to one module: query, key and value;
-    gate and up (Megatron-Core's `linear_qkv` and `linear_fc1`). This needs one launch, one wave of tiles and one cast
-    of the input, and the input's gradient contracts over all columns.
+    Matmuls of one module with the same input run as one with concatenated columns: query, key and value; gate and up
+    (Megatron-Core's `linear_qkv` and `linear_fc1`). They have one launch, one wave of tiles and one cast of the input.
 
     >>> fused_of(sharded, ops["ffn.gate"])
     (Gemm(m=8192, n=7168, k=8192, groups=1), 0.5)
@@ -121,8 +118,7 @@ def fused_of(sharded: Sharded, o: OpSharding) -> tuple[Gemm, float]:
 
 @cached_on(lambda sharded: (sharded.plan.cache, ()))
 def _fused_products(sharded: Sharded) -> dict[tuple[str, str], tuple[Gemm, float]]:
-    """Return, by the names of op and output, the fused matmul that an op is part of, and the op's share of its
-    columns."""
+    """Return the result of `fused_of` for all matmuls, by the names of op and output."""
     found = {}
     for ops in sharded.ops.values():
         for parts in _fused_groups(sharded, [o for o in ops if o.op.kind == "matmul"]):
@@ -134,8 +130,7 @@ def _fused_products(sharded: Sharded) -> dict[tuple[str, str], tuple[Gemm, float
 
 
 def _fused_groups(sharded: Sharded, matmuls: list[OpSharding]) -> Iterable[list[tuple[Op, Gemm]]]:
-    """Return the `matmuls` of a section in groups that are fused: they have the same input, module, dtype and number of
-    rows."""
+    """Return `matmuls` in groups that run as one: same input, module, dtype and number of rows."""
     groups: dict[object, list[tuple[Op, Gemm]]] = {}
     for o in matmuls:
         gemm = gemm_of(sharded, o)
@@ -149,8 +144,8 @@ def _parent(op: Op) -> str:
 
 
 def matmul_bytes(sharded: Sharded, o: OpSharding) -> float:
-    """Return the bytes of the two inputs and the output of matmul op `o` on one device, for one microbatch; for a fused
-    matmul, its share of them, with the input read once. `sharded` has the local sizes.
+    """Return the bytes of inputs and output of matmul op `o` of `sharded` on one device for one microbatch. An op in a
+    fused matmul has its share of them.
 
     >>> matmul_bytes(sharded, ops["ffn.gate"]) == 2 * (8192 * 8192 / 2 + 8192 * 3584 + 8192 * 3584)  # and ffn.up
     True
@@ -161,10 +156,10 @@ def matmul_bytes(sharded: Sharded, o: OpSharding) -> float:
 
 @cached_on(lambda sharded, o, chip, backward: (cache_of(sharded, chip), (o.op.name, o.op.output, o.op.fixed, backward)))
 def products_s(sharded: Sharded, o: OpSharding, chip: Chip, backward: bool) -> tuple[float, ...]:
-    """Return the seconds of the forward matmul of op `o`, or of the two of its `backward`: dgrad and wgrad. A gradient
-    that is not needed takes none; the matmuls of a low-rank update are added to each.
+    """Return the seconds of the matmuls of op `o`: (forward,) or with `backward` (input gradient, weight gradient), 0
+    for a gradient that is not needed. The matmuls of a low-rank update are included.
 
-    An op in a fused matmul is charged its share of the columns. `sharded` has the local sizes and `chip` the rates.
+    An op in a fused matmul has its share of the seconds. `sharded` has the local sizes, `chip` the rates.
 
     >>> [f"{s * 1e3:.2f} ms" for s in products_s(sharded, ops["ffn.gate"], h100, True)]
     ['0.49 ms', '0.49 ms']
@@ -194,13 +189,13 @@ def products_s(sharded: Sharded, o: OpSharding, chip: Chip, backward: bool) -> t
 
 
 def _started_s(sharded: Sharded, gemm: Gemm) -> float:
-    """Return the host's seconds to launch the matmuls of several experts; 0 if another microbatch overlaps."""
+    """Return the host's seconds to launch one matmul per expert; 0 if another microbatch overlaps."""
     beside = gemm.groups == 1 or runs_beside(sharded.plan)
     return 0.0 if beside else gemm.groups * sharded.stack.policy.expert_call_s
 
 
 def runs_beside(plan: Plan) -> bool:
-    """True if two microbatches of `plan` overlap, so that the device has work while the host waits or launches.
+    """True if `plan` overlaps two microbatches, so that the device has work while the host launches or waits.
 
     >>> runs_beside(plan)
     False
@@ -209,8 +204,8 @@ def runs_beside(plan: Plan) -> bool:
 
 
 def _with_shared_tiles(sharded: Sharded, gemm: Gemm) -> Gemm:
-    """Return `gemm` with additional rows for tiles in which two experts meet, since both compute them: one tile at each
-    boundary of two experts (JAX, pallas/ops/tpu/megablox/gmm.py: at most `tiles_m + num_groups - 1` tiles)."""
+    """Return `gemm` with more rows, because both experts compute a tile in which their rows meet (JAX,
+    pallas/ops/tpu/megablox/gmm.py: at most `tiles_m + num_groups - 1` tiles)."""
     rows, route = sharded.stack.policy.expert_tile_rows if sharded.stack.xla else 0, sharded.plan.route
     if not rows or gemm.groups == 1 or route is None or route.method != "dropless":
         return gemm
@@ -218,11 +213,8 @@ def _with_shared_tiles(sharded: Sharded, gemm: Gemm) -> Gemm:
 
 
 def matmul_op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
-    """Return the seconds of matmul op `o` for one microbatch on one device: its matmuls, the casts if it is quantized,
-    and the biases of experts.
-
-    `backward` selects the backward; `sharded` has the local sizes and the plan's `quantize` sentences, `chip` the
-    rates.
+    """Return the seconds of matmul op `o` of `sharded` for one microbatch on `chip`, forward or `backward`, with the
+    casts if it is quantized and the biases of experts.
 
     >>> f"{matmul_op_s(sharded, ops['ffn.gate'], h100, backward=False) * 1e3:.2f} ms"  # 481 GFLOP
     '0.49 ms'
@@ -234,7 +226,7 @@ def matmul_op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) 
 
 
 def weights_s(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
-    """Return the seconds of the wgrad matmul in the backward of op `o` on one device (`chip`).
+    """Return the seconds of the weight gradient's matmul (wgrad) of op `o` of `sharded` on one device (`chip`).
 
     >>> f"{weights_s(sharded, ops['ffn.gate'], h100) * 1e3:.2f} ms"
     '0.49 ms'
@@ -243,8 +235,7 @@ def weights_s(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
 
 
 def update_s(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
-    """Return the seconds of the first matmul of the low-rank update of op `o`, input by A, on one device (`chip`);
-    `sharded` has the local sizes.
+    """Return the seconds of the first matmul (input by A) of a low-rank update (LoRA) of op `o` of `sharded` on `chip`.
 
     >>> update_s(sharded, ops["ffn.gate"], h100)  # it has no update
     0.0
@@ -265,7 +256,6 @@ of two (8) and its sum (4) each (Megatron-Core, `TEGroupedMLP._apply_bias`). The
 
 
 def _biases_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
-    """Return the seconds of the biases of experts: one bias per expert, added to its rows."""
     if len(o.op.params) == 1 or (gemm := gemm_of(sharded, o)).groups == 1:
         return 0.0
     plan = sharded.plan

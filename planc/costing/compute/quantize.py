@@ -32,8 +32,8 @@ def _quantized(plan: Plan, op: Op) -> Quantize | None:
 
 
 def s_per_flop(plan: Plan, op: Op, chip: Chip) -> float:
-    """Return the seconds per FLOP of op `op` at the achieved rate of its dtype; a mean over layers if `plan` quantizes
-    only some of them.
+    """Return the seconds per FLOP of matmul `op` on `chip`, at the achieved rate of its dtype in `plan`. It is the mean
+    over layers if only some are quantized.
 
     >>> f"{1 / s_per_flop(plan, ops['ffn.gate'].op, h100) / 1e12:.0f} TFLOP/s"  # nothing is quantized: bf16
     '989 TFLOP/s'
@@ -47,7 +47,7 @@ def s_per_flop(plan: Plan, op: Op, chip: Chip) -> float:
 
 
 def product_dtype(plan: Plan, op: Op) -> str:
-    """Return the dtype in which the matmuls of op `op` run in `plan`; "" if it differs between layers.
+    """Return the dtype of the matmuls of `op` in `plan`; "" if only some layers are quantized.
 
     >>> product_dtype(plan, ops["ffn.gate"].op)
     'bf16'
@@ -65,22 +65,22 @@ TILED = ("blockwise",)
 
 
 def casts_s(sharded: Sharded, o: OpSharding, gemm: Gemm, input_share: float, chip: Chip, *, backward: bool) -> float:
-    """Return the seconds of casting the inputs of one quantized matmul: read once, and written twice.
+    """Return the seconds of casting the operands of one quantized matmul to its low-precision dtype.
 
-    Transformer Engine writes each tensor also transposed, since low-precision matmuls support only one layout. A scale
-    for a whole tensor needs an extra pass over it. The forward casts the input once for all matmuls that read it, and
-    the weight once a step, or after each gather. The backward casts the gradient of the output.
+    Transformer Engine writes two copies, one transposed, since low-precision matmuls support only one layout. A scale
+    for a whole tensor needs an extra pass that reads it. The forward casts the input once for all matmuls that read it,
+    and the weight once a step or after each gather. The backward casts the gradient of the output.
 
-    If a framework fuses it, a norm computes the amax of its output (Transformer Engine, pull request 2013; Megatron's
-    gated activation is a separate kernel, which does not). Blackwell's float8 matmuls with tensor scales support any
-    layout, so one copy is written (its `is_non_tn_fp8_gemm_supported`).
+    A norm may compute the amax of its output, which saves the extra pass (Transformer Engine, pull request 2013; not
+    Megatron's gated activation). Blackwell's float8 matmuls with tensor scales support any layout, so one copy is
+    written (Transformer Engine's `is_non_tn_fp8_gemm_supported`).
 
     Args:
         sharded: the plan with its layouts.
         o: the matmul op.
         gemm: the op's matmul on one device.
         input_share: the op's share of the cast of its input, if several matmuls read one input.
-        chip: the device: its memory bandwidth and launch.
+        chip: the device: its memory bandwidth and launch time.
         backward: True for the casts of the backward.
 
     >>> from planc.costing.compute.gemm import gemm_of
@@ -107,12 +107,11 @@ def casts_s(sharded: Sharded, o: OpSharding, gemm: Gemm, input_share: float, chi
 
 
 def _follows_norm(sharded: Sharded, op: Op) -> bool:
-    """True if the input of matmul `op` is the output of a norm."""
     return any(o.kind == "norm" and o.output == op.inputs[0] for ops in sharded.model.ops.values() for o in ops)
 
 
 def _microbatches_a_weight(sharded: Sharded, o: OpSharding) -> float:
-    """Return how many microbatches use one quantized copy of a matmul's weight before it is cast again."""
+    """Return how many microbatches use one cast of the weight: 1 if it is gathered for each, else all of a step."""
     plan = sharded.plan
     again = plan.gather_per != "step" and any(sharded.param[p].stored["params"] for p in o.op.params)
     return 1.0 if again else float(microbatches_each(plan))

@@ -25,9 +25,7 @@ from planc.sharding.local import local_length
 
 @dataclass(frozen=True)
 class Passes:
-    """How many times the kernels of one direction read or write each kind of tensor. `values` and `states_in` count
-    tensors in the compute dtype; `chunk_bytes` and `score_bytes` are bytes per element, since those tensors are in fp32
-    and 16 bits."""
+    """How often the kernels of a forward or backward access each kind of tensor, and their share of the bandwidth."""
 
     values: int
     """Passes over the heads' values, the outputs of the scan, and the gradients of both."""
@@ -54,9 +52,8 @@ BACKWARD_FLOPS = 3.0
 
 
 def scan_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = False) -> float:
-    """Return the seconds of scan op `o` for one microbatch on one device, in its forward or its `backward`: the longer
-    of its matmuls and of its memory traffic at the achieved bandwidth of its kernels, plus launches. `sharded` has the
-    local sizes, `chip` the rates.
+    """Return the seconds of scan op `o` for one microbatch on one device, forward or `backward`: the longer of matmuls
+    and memory traffic, plus launches. `sharded` has the local sizes, `chip` the rates.
 
     >>> [f"{scan_s(mamba, scan, h100, backward=back) * 1e3:.2f} ms" for back in (False, True)]
     ['1.48 ms', '11.08 ms']
@@ -72,8 +69,8 @@ def scan_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = Fals
 def scan_flops(sharded: Sharded, o: OpSharding) -> float:
     """Return the forward FLOPs of scan op `o` on one device for one microbatch; `sharded` has the local sizes.
 
-    A token's values are added to the state and read from it, 2 FLOPs each per state element; within a chunk a token
-    attends to half of the other tokens on average, and the scores of a chunk are matmuls for each group.
+    A token's values are added to the state and read from it: 2 FLOPs each per state element. Within a chunk, a token
+    attends to half of the other tokens on average, and each group has a matmul for the scores.
 
     >>> f"{scan_flops(mamba, scan) / 1e9:.1f} GFLOP"  # 16384 tokens x (4096 x (4 x 128 + 128) + 8 x 2 x 128 x 128)
     '47.2 GFLOP'
@@ -99,8 +96,8 @@ def scan_bytes(sharded: Sharded, o: OpSharding, *, backward: bool = False) -> fl
 
 
 def model_scan_flops(model: Model) -> float:
-    """Return the forward FLOPs per token of one scan as MFU counts them: input to and output from the state of each
-    head of `model`.
+    """Return the forward FLOPs per token of a scan of `model` as MFU counts them: writing and reading each head's
+    state.
 
     >>> model_scan_flops(mamba.model) == 2 * 2 * 64 * 64 * 128  # heads x width x state
     True

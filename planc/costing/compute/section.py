@@ -1,4 +1,4 @@
-"""Seconds of the ops of one section (a layer, or an end of the model) for one microbatch on one device.
+"""Seconds of one layer, of the embedding or of the head (sections of the model), for one microbatch on one device.
 
 Formulas are described in `docs/reference/cost-model.md`, under "Compute"; launch times are fitted
 (`docs/measured/accuracy.md`).
@@ -27,7 +27,7 @@ from planc.sharding.recompute import replay
 
 @dataclass(frozen=True, slots=True)
 class SectionTime:
-    """Seconds of one copy of a section (a layer, or an end of the model) for one microbatch."""
+    """Seconds of one layer, or of the embedding or head, for one microbatch."""
 
     forward_s: float = 0.0
     backward_s: float = 0.0
@@ -37,8 +37,8 @@ class SectionTime:
 
 
 def section_time(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
-    """Return the seconds of one copy of `section` (a layer, or an end of the model) for one microbatch on one device
-    (`chip`): forward, backward and recompute of all ops.
+    """Return the seconds of `section` (one layer of a kind, or the embedding or head) of `sharded` for one microbatch
+    on one device (`chip`): forward, backward and recompute.
 
     >>> time = section_time(sharded, "block", h100)
     >>> [f"{s * 1e3:.1f} ms" for s in (time.forward_s, time.backward_s, time.recompute_s, time.weight_s)]
@@ -50,8 +50,7 @@ def section_time(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
 
 
 def _rerun(sharded: Sharded, section: Section, chip: Chip, forward: dict[str, float]) -> list[float]:
-    """Return the seconds of each op that the backward of `section` recomputes. Of some ops only the first matmul of the
-    low-rank update is recomputed. `forward` holds the forward seconds of each op."""
+    """Return the seconds of each op (or first matmul of a low-rank update) recomputed in the backward of `section`."""
     if section not in sharded.model.blocks:
         return []
     again = replay(sharded.plan, section)
@@ -61,7 +60,7 @@ def _rerun(sharded: Sharded, section: Section, chip: Chip, forward: dict[str, fl
 
 @cached_on(lambda sharded, section, chip: (cache_of(sharded, chip), section))
 def _once_each(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
-    """Return the seconds of all ops of a section, each run once: without recompute."""
+    """Return the seconds of a section's forward and backward, without recompute."""
     backward = ops_s(sharded, section, chip, backward=True).values()
     backward_s = dispatched_s(backward, chip)
     return SectionTime(
@@ -72,8 +71,8 @@ def _once_each(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
 
 
 def _weight_s(sharded: Sharded, section: Section, chip: Chip, backward_s: float, launches: int) -> float:
-    """Return the seconds of weight gradients (wgrad) within `backward_s`. The wgrad part and the rest each take at
-    least their share of the host's `launches`, so that neither gets longer when kernels get shorter."""
+    """Return the part of `backward_s` for weight gradients (wgrad). It and the rest both take at least the host's time
+    for their `launches`, so that neither gets longer when kernels get shorter."""
     kernels = [weights_s(sharded, o, chip) for o in sharded.ops[section] if o.op.kind == "matmul"]
     host_s = chip.dispatch_s * sum(s > 0 for s in kernels) / 2
     if chip.hosts_itself:
@@ -82,8 +81,8 @@ def _weight_s(sharded: Sharded, section: Section, chip: Chip, backward_s: float,
 
 
 def host_s(sharded: Sharded, section: Section, chip: Chip) -> tuple[float, float]:
-    """Return the seconds in which the device waits for the host: (forward and backward, recompute), for one copy of a
-    `section` of `sharded`.
+    """Return the seconds in which the device waits for the host to launch ops, for one layer or end of the model
+    (`section`) of `sharded` and one microbatch: (in forward and backward, in recompute).
 
     `chip.dispatch_s` is the host's time to launch one op.
 
@@ -99,10 +98,9 @@ def host_s(sharded: Sharded, section: Section, chip: Chip) -> tuple[float, float
 
 @cached_on(lambda sharded, section, chip, backward=False: (cache_of(sharded, chip), (section, backward)))
 def ops_s(sharded: Sharded, section: Section, chip: Chip, *, backward: bool = False) -> dict[str, float]:
-    """Return the seconds of each op of a `section` for one microbatch, by name, in order of execution.
+    """Return the seconds of each op of `section` for one microbatch on one device, by name, in order of execution.
 
-    `backward` selects the backward, of the ops that have one; `sharded` has the layouts and `chip` the rates of the
-    device.
+    `backward` returns those of the backward, for ops that have one; `sharded` has the layouts and `chip` the rates.
 
     >>> f"{ops_s(sharded, 'block', h100)['ffn.down'] * 1e3:.2f} ms"
     '0.49 ms'
@@ -112,10 +110,10 @@ def ops_s(sharded: Sharded, section: Section, chip: Chip, *, backward: bool = Fa
 
 
 def dispatched_s(ops: Iterable[float], chip: Chip) -> float:
-    """Return the seconds of ops in sequence: the longer of their kernels and the host's launches, or the sum of both if
-    the host computes the ops itself.
+    """Return the seconds of consecutive ops: the longer of their kernels and the host's launches; the sum of both if
+    the device is a CPU, which launches its own ops.
 
-    `ops` are seconds of each op's kernels; the host takes `chip.dispatch_s` to launch one.
+    `ops` are the seconds of each op's kernels; `chip.dispatch_s` is the host's time to launch one op.
 
     >>> from dataclasses import replace
     >>> dispatched_s([3e-6, 1e-6], replace(h100, dispatch_s=5e-6))  # the device waits for the host
@@ -134,11 +132,10 @@ def dispatched_s(ops: Iterable[float], chip: Chip) -> float:
     )
 )
 def op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = False) -> float:
-    """Return the seconds of op `o` for one microbatch on one device: its kernels in sequence, each with its launch.
+    """Return the seconds of op `o` of `sharded` for one microbatch on one device (`chip`), launches included.
 
-    Ops other than matmuls and attention take their bytes divided by the memory bandwidth; the `backward` transfers
-    more. Opaque code takes the seconds of its matmuls if these are longer. `sharded` holds the layouts, `chip` the
-    rates.
+    Ops other than matmuls, attention and scans are limited by memory bandwidth, and transfer more in the `backward`.
+    Opaque code takes the seconds of its matmuls if these are longer.
 
     >>> f"{op_s(sharded, ops['ffn.norm'], h100) * 1e6:.0f} us"  # 17 MB read and as many written
     '10 us'
@@ -157,10 +154,9 @@ def op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = False)
 
 
 def _waits_for_counts(sharded: Sharded) -> int:
-    """Return how many times the device idles because the host waits for token counts from the device. The host needs
-    the counts for the all-to-all, whose sizes torch takes from the host, and for the matmuls of experts if each
-    expert's matmul is its own kernel. 0 if experts have a capacity, which makes the counts static, or if another
-    microbatch overlaps."""
+    """Return how many times the device waits until the host has read the experts' token counts: for the sizes of
+    torch's all-to-all, and for one matmul per expert. 0 if a capacity makes the counts static, or if another microbatch
+    overlaps."""
     plan = sharded.plan
     if sharded.stack.xla or plan.route.method != "dropless" or runs_beside(plan):
         return 0
@@ -169,8 +165,8 @@ def _waits_for_counts(sharded: Sharded) -> int:
 
 
 def stream_s(transferred_bytes: float, chip: Chip) -> float:
-    """Return the seconds of one kernel that reads and writes `transferred_bytes`, launch included: by the hardware
-    file's table of streams, or else at the achieved memory bandwidth of `chip`.
+    """Return the seconds of one kernel on `chip` that reads and writes `transferred_bytes`, launch included. If the
+    hardware file has a table of measured rates of memory streams, it is used.
 
     >>> f"{stream_s(33.5e6, h100) * 1e6:.0f} us"
     '10 us'
@@ -187,8 +183,8 @@ def stream_s(transferred_bytes: float, chip: Chip) -> float:
 
 
 def table_for(sharded: Sharded, o: OpSharding, chip: Chip) -> str:
-    """Return the table of measured rates of `chip` that gives the seconds of op `o`'s forward, by its op and dtype; ""
-    for none. `sharded` has the local sizes.
+    """Return the name of the table of measured rates of `chip` that applies to the forward of op `o` of `sharded`, such
+    as `matmul in bf16`; "" for none.
 
     >>> table_for(sharded, ops["ffn.gate"], h100)  # no file has one
     ''

@@ -7,7 +7,7 @@ from planc.diag.fast_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """One matmul on one device: `groups` of [m, k] x [k, n]."""
+    """One matmul on one device: [m, k] x [k, n], repeated for each of `groups` (experts)."""
 
     m: float
     n: float

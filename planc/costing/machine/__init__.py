@@ -1,1 +1,1 @@
-"""The machine: the network levels that a mesh axis spans, and the time of a collective over them."""
+"""The machine: which network levels (NVLink, rail, spine) a mesh axis spans, and the time of a collective over them."""

@@ -1,4 +1,4 @@
-"""The orders in which a mesh's axes can be mapped to the machine, and the seconds of collectives in each."""
+"""The possible orders of a mesh's axes on the machine, and the seconds of collectives in each order."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from planc.ir.plan import Plan
 
 
 def axis_orders(mesh: Mesh) -> Iterator[Mesh]:
-    """Yield `mesh` with its axes in every order, the given order first. Axes that a view replaces stay adjacent (a view
-    is another factorization of some mesh axes). An axis of size 1 keeps its position, which makes no difference.
+    """Yield `mesh` with its axes in every possible order, the given one first. Axes that a view (another factorization,
+    for the experts) replaces stay adjacent. Axes of size 1 keep their positions.
 
     >>> [list(order.sizes) for order in axis_orders(plan.mesh)][:2]
     [['pp', 'fsdp', 'tp'], ['pp', 'tp', 'fsdp']]
@@ -29,7 +29,7 @@ def axis_orders(mesh: Mesh) -> Iterator[Mesh]:
 
 
 def moving_axes(mesh: Mesh) -> list[str]:
-    """Return the axes of `mesh` whose position matters: those of size above 1, and those that a view replaces.
+    """Return the axes of `mesh` whose position matters: those of several ranks, and those that a view replaces.
 
     >>> moving_axes(plan.mesh)
     ['pp', 'fsdp', 'tp']
@@ -39,8 +39,7 @@ def moving_axes(mesh: Mesh) -> list[str]:
 
 
 def row_seconds(plan: Plan, mesh: Mesh, rows: Sequence[Collective]) -> list[float]:
-    """Return, for each collective of `rows`, the seconds of all of its calls in a step of `plan`, if the axes had the
-    order of `mesh`.
+    """Return the seconds per step of each collective in `rows`, if the axes of `plan` had the order of `mesh`.
 
     >>> row_seconds(plan, plan.mesh, [])
     []

@@ -44,12 +44,12 @@ LARGE_BYTES = 2.0**30
 
 
 def collective_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
-    """Return the seconds of one call of a collective, the launch by the framework included.
+    """Return the seconds of one call of a collective, with the launch by the framework.
 
     Args:
         op: the collective, such as `all_gather`.
         buffer_bytes: the larger of a call's input and output on one device.
-        group: the group, with the network levels that it crosses (`device_group`).
+        group: the network levels that the group crosses (`device_group`).
 
     >>> collective_s("all_gather", 3.6e9, node)  # 7 ms of bytes and 7 hops
     0.007007
@@ -58,7 +58,7 @@ def collective_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> floa
 
 
 def transfer_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
-    """Return the seconds of one call on the links, without the launch, by measured rates if the hardware file has them.
+    """Return the seconds of one call on the links, without the launch: by measured rates if the hardware file has any.
 
     `buffer_bytes` is the larger of input and output on one device; `group` holds the levels that the group crosses.
 
@@ -79,10 +79,10 @@ def transfer_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
 
 
 def collective_table(op: NetworkOp, group: DeviceGroup) -> OpTable | None:
-    """Return the table of measured rates for `op` over `group`, or None if the curve of the cost model is used.
+    """Return the table of measured rates for `op` over `group`; None if there is none and the formulas apply.
 
-    The group must lie within one network level, and have as many members as the measured groups. Those were adjacent,
-    and all ran at once. Torus groups whose rings share links have no table.
+    A table is for one network level and one number of members. It was measured on adjacent groups that all ran at once,
+    so it does not apply to groups on a torus whose rings share links.
 
     >>> collective_table("all_reduce", node) is None  # no file has one
     True
@@ -96,7 +96,7 @@ def collective_table(op: NetworkOp, group: DeviceGroup) -> OpTable | None:
 
 
 def _curve_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
-    """Return the seconds of one call by the cost model's formulas, without a table of measured rates."""
+    """Return the seconds of one call by the formulas, without a table of measured rates."""
     return _fastest(op, buffer_bytes, group)[1] / group.efficiency(op)
 
 
@@ -112,16 +112,16 @@ def algorithm(op: NetworkOp, group: DeviceGroup, buffer_bytes: float = LARGE_BYT
 
 
 def _fastest(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> tuple[str, float]:
-    """Return the name of the fastest algorithm, and its seconds; ("none", 0) for a group of one device."""
+    """Return the name and seconds of the fastest algorithm, the first of equal ones; ("none", 0.0) for one device."""
     return min(_algorithms(op, buffer_bytes, group), key=itemgetter(1), default=("none", 0.0))
 
 
 def limit_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
-    """Return the seconds of an `op` without latency, in the limit of many members at every level: (n - 1) / n is 1.
+    """Return the seconds of `op` over `group` without latency and with (n - 1) / n taken as 1 (many members).
 
-    `buffer_bytes` is the larger of input and output on one device; only the slowest level of `group` counts. Source:
-    public scaling book, gpus.md, takeaway "2 B / W". In an all-to-all each member sends different data, so the members
-    of a unit share its uplinks; on a torus the data takes several hops.
+    `buffer_bytes` is the larger of input and output on one device; only the slowest level counts. In an all-to-all each
+    member sends different data, so the members of a unit share its uplinks; on a torus the data takes several hops.
+    Source: public scaling book, gpus.md, takeaway "2 B / W".
 
     >>> limit_s("all_reduce", 4e9, ring)
     0.08
@@ -133,10 +133,10 @@ def limit_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
 
 
 def bound_s(buffer_bytes: float, group: DeviceGroup) -> float:
-    """Return a lower bound on the seconds of a gather of `buffer_bytes` over `group`, for any algorithm.
+    """Return a lower bound on the seconds of an all-gather of `buffer_bytes` over `group`, for any algorithm.
 
-    Each of a level's D units receives the (D - 1) / D of the buffer that it does not have, at all levels at once.
-    Source: public scaling book, gpus.md, for a tree of switches.
+    Each of the D units that a level connects (say nodes) receives the (D - 1) / D of the buffer that it lacks, at all
+    levels at once. Source: public scaling book, gpus.md, for a tree of switches.
 
     >>> f"{bound_s(4e9, ring) * 1e3:.0f} ms"
     '30 ms'
@@ -145,7 +145,8 @@ def bound_s(buffer_bytes: float, group: DeviceGroup) -> float:
 
 
 def gather_bytes_per_s(level: GroupLevel) -> float:
-    """Return the buffer bytes per second that the D units of `level` gather: D / (D - 1) times a unit's bandwidth.
+    """Return the bytes of buffer that D units (say nodes) all-gather per second at `level`: a unit's bandwidth times D
+    / (D - 1), since each unit already has 1 / D of the buffer.
 
     Source: public scaling book, gpus.md, quiz 4 question 5, whose answer this is:
 
@@ -157,9 +158,10 @@ def gather_bytes_per_s(level: GroupLevel) -> float:
 
 
 def ring_share(op: NetworkOp, members: int) -> float:
-    """Return the share of the buffer that each of n `members` of a ring sends: (n - 1) / n, twice in an all-reduce.
+    """Return the share of the buffer that each of a ring's `members` sends in `op`: (n - 1) / n, twice in an
+    all-reduce.
 
-    A send or broadcast sends all of it. Source for the other `op`s: Thakur, Rabenseifner and Gropp 2005.
+    Source: Thakur, Rabenseifner and Gropp 2005.
 
     >>> ring_share("all_reduce", 8), ring_share("all_gather", 8)
     (1.75, 0.875)
@@ -168,10 +170,10 @@ def ring_share(op: NetworkOp, members: int) -> float:
 
 
 def peers_hit(members: int, choices: int) -> float:
-    """Return the expected share of a group's `members` to which a token is sent that chooses `choices` experts.
+    """Return the expected share of a group's `members` to which a device sends a token that chooses `choices` experts.
 
-    A token is sent once to each other member that holds one of its experts. With choices at random, it misses a member
-    with probability ((n - 1) / n) ** choices. Source: public scaling book, gpus.md, appendix B.
+    A token goes once to each other member that has at least one of its experts. With random choices, a member has none
+    of them with probability ((n - 1) / n) ** choices. Source: public scaling book, gpus.md, appendix B.
 
     >>> peers_hit(members=4, choices=2)  # (1 - (3/4)^2) x 3/4
     0.328125
@@ -181,10 +183,9 @@ def peers_hit(members: int, choices: int) -> float:
 
 
 def ragged_all_to_all_s(token_bytes: float, choices: int, group: DeviceGroup) -> float:
-    """Return the seconds to send each token once to every member of `group` that holds one of its experts.
+    """Return the seconds to send each token once to every other member of `group` that has one of its experts.
 
-    `token_bytes` are one device's tokens, `choices` the experts per token. A member receives the share that `peers_hit`
-    returns. A group of one device sends nothing.
+    `token_bytes` is the size of one device's tokens, `choices` the number of experts per token. 0 for one device.
 
     >>> ragged_all_to_all_s(1e9, 2, ring)
     0.0175
