@@ -15,12 +15,11 @@ OTHERS_MAY_WRITE = 0o022
 
 
 def cache_folder() -> Path:
-    """Return planc's cache folder, an absolute folder that only the user can write: $PLANC_CACHE, or `planc` in the
-    user's cache folder.
+    """Return the absolute path of planc's cache folder, which is created if missing: $PLANC_CACHE, or `planc` in the
+    user's cache folder. An empty or relative variable counts as unset.
 
-    The folder is created if it does not exist. An empty or relative variable counts as unset. If the folder belongs to
-    somebody else, is a link, is writable by others or cannot be created, a temporary folder of this process is
-    returned.
+    A temporary folder of this process is returned if that folder cannot be created, belongs to somebody else, is a
+    link, or is writable by others.
     """
     folder = _configured()
     return folder if folder is not None and _made_private(folder) else _temporary()

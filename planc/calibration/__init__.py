@@ -1,1 +1,1 @@
-"""Calibration: fit a machine's numbers to measurements, and give intervals for predictions."""
+"""Calibration of the cost model: fit a machine's hardware numbers to measurements, and give prediction intervals."""

@@ -1,8 +1,8 @@
 """Fit a hardware file's numbers to microbenchmarks (probes) and a few training steps on one machine: `planc calibrate`.
 
-Peaks and bandwidths of a chip with a data sheet are fixed. A "chip" without a core count is a CPU process: the highest
-measured rates become its peaks. The solver is that of `fit.py`: Gauss-Newton on logarithms with priors and a Huber
-loss. Each kind of probe has the same total weight.
+Peaks and bandwidths of a chip with a data sheet are fixed. A chip without a core count stands for a process on a CPU:
+the highest measured rates become its peaks. The solver is that of `fit.py`: Gauss-Newton on logarithms with priors and
+a Huber loss. Each kind of probe has the same total weight.
 """
 
 from __future__ import annotations

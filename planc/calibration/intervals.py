@@ -80,7 +80,7 @@ def subject_of(plan: Plan) -> Subject:
 
 
 def uncertainty(plan: Plan, step: Step, memory: Memory) -> Uncertainty:
-    """Return the intervals of the predicted `step` of `plan`, and of the peak allocated `memory`."""
+    """Return the prediction intervals of the step time in `step` and of the peak allocated `memory`, both of `plan`."""
     return Uncertainty(
         share=SHARE,
         step_s=step_ratios(plan).around(step.time_s, plan),

@@ -42,7 +42,7 @@ def output_path(*endings: str) -> Callable[[str], Path]:
 def add_set(
     parser: argparse.ArgumentParser, flag: str = "--set", help: str = "change a number that `let` names"
 ) -> None:
-    """Add `--set NAME=NUMBER`, which may be repeated."""
+    """Add the option `--set NAME=NUMBER`, which may be repeated and changes a `let` number of the plan."""
     parser.add_argument(flag, action="append", default=[], type=_setting, metavar="NAME=N", help=help)
 
 
@@ -52,7 +52,7 @@ def add_target(parser: argparse.ArgumentParser, *, required: bool) -> None:
 
 
 def add_costed_target(parser: argparse.ArgumentParser) -> None:
-    """Add `--target cuda|xla|none` for commands that cost a plan."""
+    """Add the option `--target cuda|xla|none` of commands that cost a plan; `none` is any correct program."""
     parser.add_argument(
         "--target",
         choices=(*TARGETS, NO_TARGET),

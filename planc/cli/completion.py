@@ -53,7 +53,7 @@ def _option(action: argparse.Action) -> CommandOption:
 
 
 def bash(commands: Sequence[Command]) -> Iterator[str]:
-    """Yield the lines of the bash script."""
+    """Yield the lines of the bash script that completes `commands`."""
     yield '# bash completion of planc: eval "$(planc completion bash)"'
     yield "_planc() {"
     yield "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]}"
@@ -83,7 +83,7 @@ def bash(commands: Sequence[Command]) -> Iterator[str]:
 
 
 def zsh(commands: Sequence[Command]) -> Iterator[str]:
-    """Yield the lines of the zsh script."""
+    """Yield the lines of the zsh script that completes `commands`."""
     yield "#compdef planc"
     yield '# zsh completion of planc: planc completion zsh > "${fpath[1]}/_planc"'
     yield "_planc() {"
@@ -121,7 +121,7 @@ def _of_zsh(text: str) -> str:
 
 
 def fish(commands: Sequence[Command]) -> Iterator[str]:
-    """Yield the lines of the fish script."""
+    """Yield the lines of the fish script that completes `commands`."""
     yield "# fish completion of planc: planc completion fish > ~/.config/fish/completions/planc.fish"
     for c in commands:
         yield f"complete -c planc -f -n __fish_use_subcommand -a {c.name} -d {_of_fish(c.about)}"

@@ -1,4 +1,4 @@
-"""Pages that commands write: HTML, SVG or JSON, by the suffix of the output path."""
+"""Pages (of plans, runs or searches) that commands write as HTML, SVG or JSON, by the suffix of the output path."""
 
 from __future__ import annotations
 

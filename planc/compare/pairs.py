@@ -1,4 +1,4 @@
-"""Compare the plans of two versions of a repository."""
+"""Compare all plans of a repository in two versions, before and after a change."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ class Reach:
 
 @dataclass(frozen=True, kw_only=True)
 class AxisTraffic:
-    """The collectives over some axes: bytes that a device of the slowest rank sends per step, and what their groups
-    span."""
+    """The collectives over some axes: bytes that a device of the slowest rank sends per step, and the network tier that
+    they span today and in the best order."""
 
     axes: str
     members: int

@@ -73,7 +73,7 @@ class WhatIf:
     """Axes, the largest slowdown first."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the answer as a JSON object."""
+        """Return the result as an object of the format `planc.what_if/1`."""
         return {"format": FORMAT, **asdict(self)}
 
 

@@ -1,4 +1,4 @@
-"""Attention over heads: multi-head and grouped-query, with the variants of the families."""
+"""Attention layers: multi-head and grouped-query, with the variants of the model families."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two ends of a model: the embedding, and the head with its loss."""
+"""The first and the last ops of a model: the embedding, and the head with its loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""E0305: a quantized matmul whose local sizes are not multiples of its blocks."""
+"""Rule E0305 (error): the local sizes of a quantized matmul are not multiples of its quantization block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""E0501: the plan does not fit in a device's memory."""
+"""Rule E0501 (error): the plan needs more memory than a device has."""
 
 from __future__ import annotations
 

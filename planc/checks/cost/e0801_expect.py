@@ -1,4 +1,4 @@
-"""E0801: an expectation of the plan does not hold."""
+"""Rule E0801 (error): an `expect` sentence, a bound on a figure such as memory or MFU, does not hold."""
 
 from __future__ import annotations
 

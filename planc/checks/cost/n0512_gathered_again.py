@@ -1,4 +1,4 @@
-"""N0512: parameters are gathered again for each microbatch although there is memory to keep them."""
+"""Rule N0512 (note): parameters are gathered for each microbatch or pass although memory suffices to keep them."""
 
 from __future__ import annotations
 

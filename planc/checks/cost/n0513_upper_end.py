@@ -1,4 +1,4 @@
-"""N0513: the plan fits, but the upper end of its memory range leaves no margin, or does not fit."""
+"""Rule N0513 (note): the plan fits as predicted, but the upper end of its memory range leaves too little margin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""N0604: most of the step is exposed communication."""
+"""Rule N0604 (note): most of the step is communication that compute does not hide."""
 
 from __future__ import annotations
 

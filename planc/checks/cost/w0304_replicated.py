@@ -1,4 +1,4 @@
-"""W0304: parameters that a tensor-parallel axis replicates."""
+"""Rule W0304 (warning): many parameters are replicated over a tensor-parallel axis that could shard them."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _was_forgotten(plan: Plan, p: ParamSharding, axis: str) -> bool:
-    """True if `axis` could shard the parameter, and no override forbids that."""
+    """True if `axis` could shard the parameter and no override (a sentence about single parameters) matches it."""
     return plan.exists(axis, p.param.region) and override_of(plan, p.param) is None
 
 
 def _fix(sharded: Sharded, p: ParamSharding, axis: str) -> Fix | None:
-    """Return the edit that shards a dim of the parameter that no axis shards yet."""
+    """Return the edit that shards the vocab, ffn or heads dim of the parameter over `axis`, or None."""
     plan = sharded.plan
     free = [d for d in ("vocab", "ffn", "heads") if d in p.param.dims and not any(s.dim == d for s in plan.shards)]
     size = plan.mesh.size(axis)

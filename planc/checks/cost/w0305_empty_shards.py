@@ -1,4 +1,4 @@
-"""W0305: a parameter that is stored over more ranks than it has rows, so that some ranks store nothing."""
+"""Rule W0305 (warning): a parameter has fewer rows than ranks that store it, so that some ranks store nothing."""
 
 from __future__ import annotations
 

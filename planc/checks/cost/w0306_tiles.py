@@ -1,4 +1,4 @@
-"""W0306: the local width of a matmul is far from a multiple of the hardware's tile."""
+"""Rule W0306 (warning): the local width of a matmul wastes much of the hardware's tiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""W0307: a redistribution of an activation that needs more than one collective."""
+"""Rule W0307 (warning): redistribution of an activation between two layouts needs more than one collective."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _dispatch(sharded: Sharded, move: Move) -> bool:
 
 
 def _is_costly(move: Move) -> bool:
-    """True if the redistribution needs more than one collective, or an all-gather whose result is sliced."""
+    """True if `move` needs more than one collective, or an all-gather of which only a slice is used."""
     kinds = [s.kind for s in move.steps]
     collectives = [k for k in kinds if k != "slice"]
     return len(collectives) > 1 or ("slice" in kinds and "all_gather" in kinds)

@@ -1,4 +1,4 @@
-"""W0309: an axis whose ranks compute the same matmuls."""
+"""Rule W0309 (warning): all ranks along a mesh axis compute the same matmuls."""
 
 from __future__ import annotations
 

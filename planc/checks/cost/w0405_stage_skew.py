@@ -1,4 +1,4 @@
-"""W0405: one pipeline stage takes longer than the others, and a better split exists."""
+"""Rule W0405 (warning): one pipeline stage takes longer than the others, and a better split of the layers exists."""
 
 from __future__ import annotations
 

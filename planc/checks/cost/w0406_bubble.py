@@ -1,4 +1,4 @@
-"""W0406: the pipeline bubble is a large part of the step."""
+"""Rule W0406 (warning): the pipeline bubble is a large part of the step."""
 
 from __future__ import annotations
 

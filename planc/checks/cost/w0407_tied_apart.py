@@ -1,4 +1,4 @@
-"""W0407: a tied embedding whose two uses are on different pipeline stages."""
+"""Rule W0407 (warning): an embedding tied to the head is stored on two pipeline stages."""
 
 from __future__ import annotations
 

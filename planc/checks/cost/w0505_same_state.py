@@ -1,4 +1,4 @@
-"""W0505: every data-parallel rank stores the same large optimizer state."""
+"""Rule W0505 (warning): a large optimizer state is replicated over all data-parallel ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""W0508: the plan fits with almost no margin."""
+"""Rule W0508 (warning): the plan fits with almost no margin of memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""W0511: the logits take a large part of the memory."""
+"""Rule W0511 (warning): the loss takes a large part of a device's memory."""
 
 from __future__ import annotations
 

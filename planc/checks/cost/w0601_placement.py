@@ -1,4 +1,4 @@
-"""W0601: another order of the mesh axes makes the step faster."""
+"""Rule W0601 (warning): the step is faster with the mesh axes in another order."""
 
 from __future__ import annotations
 

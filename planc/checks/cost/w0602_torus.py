@@ -1,4 +1,4 @@
-"""W0602: a tensor-parallel axis that is not a ring of its torus."""
+"""Rule W0602 (warning): a tensor-parallel axis does not fill a dimension of the torus, so that it is no ring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""E0119: `freeze` leaves nothing to train."""
+"""Rule E0119 (error): `freeze` sentences leave no parameter to train."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""E0203: the number of ranks in the mesh differs from the number of devices in the cluster."""
+"""Rule E0203 (error): the number of ranks in the mesh differs from the number of devices in the cluster."""
 
 from __future__ import annotations
 

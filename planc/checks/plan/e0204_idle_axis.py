@@ -1,4 +1,4 @@
-"""E0204: an axis that shards nothing."""
+"""Rule E0204 (error): no computation is sharded over a mesh axis, so that its ranks repeat the same work."""
 
 from __future__ import annotations
 

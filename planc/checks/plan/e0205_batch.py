@@ -1,4 +1,4 @@
-"""E0205: the batch is not divisible by data-parallel ranks times microbatch."""
+"""Rule E0205 (error): the global batch is not divisible by data-parallel ranks times microbatch size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""E0210: experts sharded over an axis that does not shard the tokens."""
+"""Rule E0210 (error): experts are sharded over an axis whose ranks all have the same tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""E0213: sequences longer than the model has positions."""
+"""Rule E0213 (error): sequences are longer than the model's learned position embeddings."""
 
 from __future__ import annotations
 

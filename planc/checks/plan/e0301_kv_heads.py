@@ -1,4 +1,4 @@
-"""E0301: the number of key-value heads is not a multiple of the axis's ranks."""
+"""Rule E0301 (error): the number of key-value heads is not divisible by the ranks that shard them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""E0302: a dim that is not divisible by its axes."""
+"""Rule E0302 (error): the length of a dim is not divisible by the ranks that shard it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""E0303: one axis on two dims of the same op."""
+"""Rule E0303 (error): one mesh axis shards two dims of the same op."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _in_residual_only(cause: Cause) -> Fix | None:
-    """Return the edit that limits the sentence about the sequence to the residual stream."""
+    """Return the edit that limits the `shard sequence` sentence at `cause` to the residual stream."""
     plain = " in " not in cause.sentence and not cause.via
     return replace(cause, f"{cause.sentence} in residual") if plain else None
 

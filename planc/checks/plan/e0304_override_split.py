@@ -1,4 +1,4 @@
-"""E0304: an override (a sentence about single parameters) shards a parameter unevenly, or uses one axis twice."""
+"""Rule E0304 (error): an override (a sentence about single parameters) shards unevenly or uses one axis twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""E0310: matmuls in a dtype that the chip does not support."""
+"""Rule E0310 (error): the chip cannot run matmuls in the dtype of a `quantize` sentence."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from planc.ir.plan import Plan
 
 
 def fails(plan: Plan, dtype: str) -> bool:
-    """True if a matmul in `dtype` cannot run on the plan's chip: a GPU without hardware support. XLA and CPUs fall back
-    to a wider dtype."""
+    """True if matmuls in `dtype` fail on the chip of `plan`: a GPU that lacks it. XLA and CPUs use a wider dtype
+    instead."""
     chip = plan.cluster.chip
     return dtype in NARROW and dtype not in chip.flops_per_s and not plan.cluster.has_tpus and not chip.hosts_itself
 

@@ -1,4 +1,4 @@
-"""E0402: too few microbatches, or a number that the schedule does not support."""
+"""Rule E0402 (error): the pipeline schedule does not support the plan's number of microbatches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""E0404: the pipeline's axis is also used for something else."""
+"""Rule E0404 (error): the pipeline's mesh axis also shards something else, or is no axis of the mesh itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""E0413: a schedule that does not support this pipeline."""
+"""Rule E0413 (error): the pipeline schedule does not support this number of ranks or stages of unequal size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""E0804: two expectations that contradict each other."""
+"""Rule E0804 (error): two `expect` sentences contradict each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""E0805: `expect no CODE` with a code that planc does not have."""
+"""Rule E0805 (error): an `expect no CODE` sentence names a code that planc does not have."""
 
 from __future__ import annotations
 

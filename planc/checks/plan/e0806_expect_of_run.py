@@ -1,4 +1,4 @@
-"""E0806: an `expect` sentence about days, device hours or a price, in a plan without `train` or without a price."""
+"""Rule E0806 (error): `expect` bounds days, device hours or price, but no sentence gives the run's length or price."""
 
 from __future__ import annotations
 

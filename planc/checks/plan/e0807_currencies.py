@@ -1,4 +1,4 @@
-"""E0807: an expected price in another currency than the price of a device hour."""
+"""Rule E0807 (error): an `expect price` sentence has another currency than the price of a device hour."""
 
 from __future__ import annotations
 

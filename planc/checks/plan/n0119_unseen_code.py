@@ -1,4 +1,4 @@
-"""N0119: the memory that a model's code saves was not measured at this sequence length."""
+"""Rule N0119 (note): the memory that a model's own code saves was not measured at this sequence length."""
 
 from __future__ import annotations
 

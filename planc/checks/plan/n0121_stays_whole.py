@@ -1,4 +1,4 @@
-"""N0121: an op of the model that planc does not know, so that it cannot be sharded."""
+"""Rule N0121 (note): an op of the model is code that planc does not know, so that it is not sharded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""W0208: parameters or gradients are sharded but the optimizer state, which is larger, is not."""
+"""Rule W0208 (warning): parameters or gradients are sharded in storage, but the optimizer state is replicated."""
 
 from __future__ import annotations
 

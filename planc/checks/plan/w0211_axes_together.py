@@ -1,4 +1,4 @@
-"""W0211: two adjacent axes that are always used together."""
+"""Rule W0211 (warning): two adjacent mesh axes are always used together, so that one axis would do."""
 
 from __future__ import annotations
 

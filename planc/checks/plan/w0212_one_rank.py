@@ -1,4 +1,4 @@
-"""W0212: state is sharded over an axis of size 1."""
+"""Rule W0212 (warning): state is sharded over an axis of size 1."""
 
 from __future__ import annotations
 

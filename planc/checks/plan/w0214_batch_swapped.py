@@ -1,4 +1,4 @@
-"""W0214: the two numbers of the batch look swapped."""
+"""Rule W0214 (warning): the batch has few tokens per sequence and many sequences, as if the two were swapped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""W0311: a dtype without a rate in the chip's hardware file."""
+"""Rule W0311 (warning): the chip's hardware file has no FLOP rate for a dtype of the plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""W0502: a recompute sentence without effect."""
+"""Rule W0502 (warning): a `recompute` sentence saves no memory."""
 
 from __future__ import annotations
 

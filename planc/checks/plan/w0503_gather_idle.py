@@ -1,4 +1,4 @@
-"""W0503: a gather sentence without effect."""
+"""Rule W0503 (warning): a `gather` sentence changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""W0702: an override that matches most of the model."""
+"""Rule W0702 (warning): an override (a sentence about single parameters) matches most parameters of the model."""
 
 from __future__ import annotations
 

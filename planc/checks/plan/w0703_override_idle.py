@@ -1,4 +1,4 @@
-"""W0703: an override without effect, or overridden by a later one."""
+"""Rule W0703 (warning): an override (a sentence about single parameters) changes nothing."""
 
 from __future__ import annotations
 

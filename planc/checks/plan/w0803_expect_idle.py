@@ -1,4 +1,4 @@
-"""W0803: an expectation that cannot fail."""
+"""Rule W0803 (warning): an `expect` sentence cannot fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""W0907: the framework that `realise as` names does not support a sentence."""
+"""Rule W0907 (warning): the framework in `realise as` does not support another sentence of the plan."""
 
 from __future__ import annotations
 

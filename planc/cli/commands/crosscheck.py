@@ -1,4 +1,4 @@
-"""`planc crosscheck A.json B.json...`: compares the losses of runs by their receipts."""
+"""`planc crosscheck A.json B.json...`: compares the losses of runs, from the receipts that `planc train` writes."""
 
 from __future__ import annotations
 

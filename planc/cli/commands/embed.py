@@ -1,4 +1,4 @@
-"""`planc embed PLAN PRESET.toml`: write the compiled plan into a preset."""
+"""`planc embed PLAN PRESET.toml`: writes the compiled plan into a training preset."""
 
 from __future__ import annotations
 

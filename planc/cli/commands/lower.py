@@ -1,4 +1,4 @@
-"""`planc lower FILE --target cuda|xla`: writes the program."""
+"""`planc lower FILE --target cuda|xla`: writes the program of a plan."""
 
 from __future__ import annotations
 

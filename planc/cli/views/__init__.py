@@ -1,1 +1,1 @@
-"""Answers as text: reports, tables, charts."""
+"""The answers of commands as text: reports, tables, charts."""

@@ -98,7 +98,7 @@ def _shards(bold: Bold, changes: Sequence[PlanChange]) -> Iterator[str]:
 
 
 def _axes(layout: float | str | None) -> str:
-    """Return `layout` as text without the sizes of its axes."""
+    """Return the text `layout` without the sizes of axes."""
     return re.sub(r" \d+\b", "", str(layout))
 
 

@@ -1,4 +1,4 @@
-"""The answer of `planc check --with` as text."""
+"""The answer of `planc check --with`, which changes the machine, as text."""
 
 from __future__ import annotations
 
