@@ -79,7 +79,6 @@ def _sum_of_outputs(made: Any) -> Tensor:
 
 
 def _family(name: str) -> nn.Module:
-    """Returns the smallest model of the family `name`, with random weights."""
     torch.manual_seed(0)
     module: nn.Module = family(name).build(build_model(_smallest_model(name)))
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Finds source places: the innermost frame outside torch and the audit."""
+"""Finds the line of user code that runs an operation: the innermost frame outside torch and the audit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def is_watched(code: CodeType) -> bool:
 
 
 def here() -> Place | None:
-    """Returns the innermost file, line and function outside torch and the audit; None in the autograd engine."""
+    """Returns the innermost line of user code now running; None if there is none, as in a backward run by autograd."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code

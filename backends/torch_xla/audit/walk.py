@@ -22,7 +22,7 @@ READ, CONSTANT, CONTAINER, SHAPE = "E1201", "E1202", "E1203", "E1204"
 
 @dataclass(frozen=True)
 class Leak:
-    """An operation that does not carry over to XLA. `place` is its file and line; None in a backward without Python."""
+    """An operation at `place` (None in a backward without Python) that makes XLA wait, recompile or lose state."""
 
     code: str
     message: str
@@ -32,7 +32,7 @@ class Leak:
 
 @dataclass(frozen=True)
 class Walked:
-    """The operations that do not carry over to XLA, one of a kind per line, and the number of operations of a step."""
+    """The result of `walk`: at most one leak of each code per source line, and the number of operations in a step."""
 
     leaks: tuple[Leak, ...]
     operations: int
@@ -106,7 +106,7 @@ def _shapes(operation: Operation) -> str:
 
 
 def _without_duplicates(leaks: list[Leak]) -> tuple[Leak, ...]:
-    """Returns one leak of a kind per line. Leaks without a line (in a backward) count only if there are no others."""
+    """Returns the first leak of each code and line; leaks without a line (in a backward) only if no leak has one."""
     first: dict[tuple[str, str, int], Leak] = {}
     for leak in leaks:
         at = leak.place

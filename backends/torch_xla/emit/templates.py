@@ -1,4 +1,4 @@
-"""Source templates of an emitted file. They depend on the plan only through its tables."""
+"""Source templates of an emitted file: equal for all plans, except for the tables that are filled in from a plan."""
 
 DOCSTRING = '''
 """Plan <name>: the layout and training step of <model> in torch on XLA.

@@ -127,7 +127,6 @@ class XlaSession:
         ]
 
     def _sharding_text(self, spec: tuple[Any, ...]) -> str:
-        """Returns the sharding of a tensor with `spec` as XLA prints it."""
         if spec not in (known := self.__dict__.setdefault("_words", {})):
             xs: Any = import_module("torch_xla.distributed.spmd")
             shape = [math.prod(self._emitted.MESH[a] for a in _axes(entry)) for entry in spec]
@@ -204,7 +203,6 @@ class XlaSession:
 
 
 def _axes(entry: Any) -> tuple[str, ...]:
-    """Returns the axes that shard one dim, from its `entry` in a spec."""
     return () if entry is None else (entry,) if isinstance(entry, str) else entry
 
 

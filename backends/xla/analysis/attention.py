@@ -52,8 +52,8 @@ def balanced(sharded: Sharded) -> bool:
 
 
 def runs_splash(sharded: Sharded) -> bool:
-    """True if the program runs splash attention: the plan selects it, or selects no kernel on TPUs without
-    `hindrances`."""
+    """True if the program runs splash attention: the plan selects it, or selects no kernel on TPUs and `hindrances`
+    yields no reason against it."""
     chosen = sharded.plan.attention
     if chosen is not None and chosen.runs:
         return chosen.runs in FUSED
@@ -78,8 +78,8 @@ def hindrances(sharded: Sharded) -> Iterator[str]:
 
 
 def kernel_rows(sharded: Sharded) -> int:
-    """Return the number of query rows in one call of the kernel: a sequence padded to a multiple of `LANES`; the rows
-    of one rank under context parallelism; or one of a rank's two pieces in a load-balanced ring."""
+    """Return the number of query rows in one call of the kernel. Under context parallelism these are one rank's rows,
+    or half of them in a load-balanced ring; otherwise a sequence padded to a multiple of `LANES` (128)."""
     axes = keyed_axes(sharded)
     if not axes:
         return padded_rows(sharded)
@@ -145,7 +145,6 @@ def narrow_keys(sharded: Sharded, o: OpSharding) -> bool:
 
 
 def _widths(sharded: Sharded, o: OpSharding) -> tuple[int, int]:
-    """Return the number of elements of one head's key, and of its value."""
     keys, values = (dim_length(sharded.plan, sharded.model.tensor[t].dims[-1]) for t in (o.op.inputs[1], o.op.output))
     return keys, values
 

@@ -1,9 +1,9 @@
 """Two-step gradient sums: first over the ranks that shard a gradient, then over the ranks that replicate it.
 
-Given one sum over both whose result is sharded over the first, most compilers emit a reduce-scatter and an all-reduce
-of the shards; the one for TPU 7x all-reduces the whole gradient on every rank. Seen in compiled programs of 13 layouts
-of v4, v5e, v5p and v6e and 10 of 7x (2 to 8 replicas, 4 to 64 shards, with and without tp): split in 13 of 13 and in 0
-of 10.
+If a program asks for one sum over all these ranks with a sharded result, most compilers emit a reduce-scatter and an
+all-reduce of the shards; the compiler for TPU 7x all-reduces the whole gradient on every rank. Read from compiled
+programs: the sum is split in 13 of 13 layouts of v4, v5e, v5p and v6e, and in 0 of 10 of 7x (2 to 8 replicas, 4 to 64
+shards, with and without tp).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ SUMS_WHOLE = ("tpu7x",)
 
 
 def sums_whole(sharded: Sharded) -> bool:
-    """True if the compiler for the plan in `sharded` sums a whole gradient where others run a reduce-scatter, and an
-    all-reduce of the shards over the ranks that replicate them."""
+    """True if the plan in `sharded` is for a chip (TPU 7x) whose compiler all-reduces whole gradients, where other
+    compilers emit a reduce-scatter and an all-reduce of the shards."""
     cluster = sharded.plan.cluster
     return cluster.has_tpus and cluster.chip.name in SUMS_WHOLE
 

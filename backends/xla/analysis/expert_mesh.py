@@ -16,7 +16,7 @@ from planc.ir.sharding import ParamSharding
 
 @dataclass(frozen=True)
 class XlaExpertAxes(ExpertAxes):
-    """The axes by their role at the experts, as axes of the emitted mesh (factors of the plan's axes)."""
+    """The mesh axes by their role in expert parallelism, as axes of the emitted mesh (factors of the plan's axes)."""
 
     @cached_property
     def combine(self) -> Op:
@@ -66,7 +66,7 @@ class XlaExpertAxes(ExpertAxes):
         return plan.route.cause or found or (view.cause if view else None)
 
     def resting(self, p: ParamSharding) -> Spec:
-        """Return the spec of parameter `p` as input of `experts`: as stored if each use gathers `p`, else as used."""
+        """Return the spec in which `experts` receives `p`: of storage if each use gathers weights, else of use."""
         return param_spec(self.plan, p, "params" if self.in_use else "used")
 
     def gathered(self, p: ParamSharding) -> tuple[int, tuple[str, ...]]:

@@ -39,17 +39,17 @@ def param_spec(plan: Plan, p: ParamSharding, use: Use) -> Spec:
 
 
 def state_layout(sharded: Sharded) -> StateLayout:
-    """Return the layout of stored state in the program of `sharded`: the axes over which a noun (params, grads or
-    optimizer) of a parameter is sharded, and the index of the dim (`cut`)."""
+    """Return a function of a parameter and a noun (params, grads or optimizer) that returns the layout of this state:
+    the axes that shard it in storage, and the index of the sharded dim (None if no dim is)."""
     return lambda p, noun: (p.stored[noun], cut(sharded.plan, p, noun))
 
 
 def cut(plan: Plan, p: ParamSharding, noun: Noun) -> int | None:
     """Return the index of the dim of `p` on which `noun` is sharded in storage; None if there is no such dim.
 
-    The first that is divisible: the dim that the plan names, the largest dim that tensor parallelism leaves whole, the
-    largest dim. If no dim is divisible, the dim with the least padding, of those that tensor parallelism leaves whole
-    and that have an element per rank; experts are never padded.
+    The first divisible dim is taken of: the dim that the plan names, the largest dim that tensor parallelism does not
+    shard, the largest dim. If none is divisible, the parameter is padded on the dim that needs the least padding, of
+    those that tensor parallelism does not shard and that have an element per rank. Experts are never padded.
     """
     ranks = plan.mesh.size(*p.stored[noun])
     local = [ceil(n / plan.mesh.size(*axes)) for n, axes in zip(plan.model.shape(p.param), p.compute, strict=True)]
@@ -137,9 +137,9 @@ def laid_out_at_once(sharded: Sharded) -> set[tuple[str, str]]:
 
 
 def summed_first(sharded: Sharded) -> list[ParamSharding]:
-    """Return the matmul weights in `sharded`, without experts, whose gradient `linear` constrains to the weight's
-    layout in use before the stored layout. The plan gives these weights a layout of their own, or several ranks compute
-    the whole gradient: XLA would divide the gradient over these ranks and permute."""
+    """Return the matmul weights in `sharded`, without experts, whose gradient `linear` constrains first to the weight's
+    layout in the matmul and then to the stored layout. These weights have a layout of their own in the plan, or several
+    ranks compute the whole gradient, which XLA would otherwise divide over these ranks and permute."""
     plan = sharded.plan
     idle = set(plan.mesh.in_order(plan.mesh.sizes)) - {plan.split.axis if plan.split else ""}
     ops = [o for o in chain.from_iterable(sharded.ops.values()) if o.op.kind == "matmul" and o.op.region != EXPERTS]

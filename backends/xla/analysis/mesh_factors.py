@@ -60,8 +60,8 @@ def _points(plan: Plan, view: View) -> list[int]:
 
 
 def _name(plan: Plan, view: View, begin: int, end: int) -> str:
-    """Return the name of the factor between the strides `begin` and `end`. If an axis of the mesh, or else of the view,
-    is this whole factor, it is the axis' name; otherwise both axes' names, joined."""
+    """Return the name of the factor between the strides `begin` and `end`: that of the mesh axis, or else of the view's
+    axis, with exactly these strides; if there is none, the names of both axes, joined by `_`."""
     own = _axis_over([plan.mesh.axis(name) for name in view.of], begin, end)
     other = _axis_over(list(view.axes), begin, end)
     whole = [a.name for a in (own, other) if (a.stride, a.stride * a.size) == (begin, end)]

@@ -28,7 +28,7 @@ def recipe(sentence: Quantize) -> str | None:
 
 
 def products(sharded: Sharded) -> Iterator[tuple[OpSharding, str, Quantize]]:
-    """Yield each low-precision matmul of `sharded`, its section (part of the model), and the `quantize` sentence."""
+    """Yield each low-precision matmul of `sharded`, its section (part of the model) and its `quantize` sentence."""
     for section, ops in sharded.ops.items():
         for o in ops:
             if (sentence := quantized(sharded.plan, o.op)) is not None:
@@ -36,7 +36,7 @@ def products(sharded: Sharded) -> Iterator[tuple[OpSharding, str, Quantize]]:
 
 
 def narrow_params(sharded: Sharded) -> dict[str, Quantize]:
-    """Return the sentence that quantizes each parameter in `sharded` of a low-precision matmul, by name."""
+    """Return the weights of low-precision matmuls in `sharded`, by name, each with the plan's `quantize` sentence."""
     return {o.op.params[0]: sentence for o, _, sentence in products(sharded)}
 
 

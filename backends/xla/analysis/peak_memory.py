@@ -178,8 +178,8 @@ class Moments:
         )
 
     def _copies_of(self, p: ParamSharding) -> float:
-        """Return the number of a rank's layers that have parameter `p`, padding layers of short pipeline stages
-        included. All ranks of a pipeline hold the parameters outside the layers."""
+        """Return how many layers of parameter `p` a rank holds, with the padding layers of short pipeline stages; 1 for
+        a parameter outside the layers."""
         if not pipelined(self.plan) or p.param.name not in self._stacks:
             return self.model.copies(p.param)
         return len(self._stacks[p.param.name].layers) / self.plan.pipeline
@@ -190,8 +190,8 @@ class Moments:
         return whole / self.plan.mesh.size(*p.stored[noun]) if divided else whole
 
     def _copies(self) -> float:
-        """Return the bytes of parameter copies in the compute dtype that outlive a forward or backward: of all
-        parameters if they are gathered less often than in each pass or offloaded, else of the experts' weights."""
+        """Return the bytes of the copies of parameters in the compute dtype that outlive a forward or backward. All
+        parameters have one if they are offloaded or gathered less often than once a pass, else only experts."""
         if self.plan.store("params") and not self.plan.gathers_each_pass():
             return sum(self._copies_of(p) * param_elements(self.plan, p) for p in self.sharded.params) * self.computed
         if "params" in self.plan.offloaded:
@@ -200,16 +200,16 @@ class Moments:
         return self._narrow_experts()
 
     def _narrow_experts(self) -> float:
-        """Return the bytes of the experts' stored weight shards after their cast to the compute dtype, which comes
-        before the loop over layers; 0 if they are computed in fp32."""
+        """Return the bytes of the experts' stored weight shards in the compute dtype: they are all cast before the loop
+        over layers. 0 if the compute dtype is fp32."""
         if self.computed == FP32:
             return 0.0
         experts = (p for p in self.sharded.params if p.param.region == EXPERTS)
         return sum(self._copies_of(p) * self._stored_elements(p, "params") for p in experts) * self.computed
 
     def _hoisted(self) -> float:
-        """Return the bytes of the head's weight, gathered once for all microbatches, and of the embedding too if
-        parameters are offloaded; 0 with one microbatch, and in a pipeline."""
+        """Return the bytes of weights that are gathered once for all microbatches: the head's, and with offloaded
+        parameters the embedding's. 0 with one microbatch, and in a pipeline."""
         if self.plan.microbatches == 1 or pipelined(self.plan):
             return 0.0
         copied = "params" in self.plan.offloaded
@@ -259,14 +259,14 @@ class Moments:
         return tensor_bytes(self.plan, name, self.sharded.declared(name))
 
     def _looked_up(self) -> float:
-        """Return the elements that a pipeline rank looks up for its share of all microbatches, before their sum."""
+        """Return the elements of a step's embedding outputs on a pipeline rank, before the sum over vocab shards."""
         o = next(o for o in self.sharded.ops["first"] if o.op.kind == "embedding")
         dims = self.model.tensor[o.op.output].dims
         layout = o.settle.before if o.settle is not None else restrict(o.layout, dims)
         return local_elements(self.plan, dims, layout) * self.plan.microbatches / self.plan.pipeline
 
     def _table(self) -> float:
-        """Return the number of elements of the embedding table that a rank holds during the lookup."""
+        """Return the number of elements of the embedding table on one rank, as the lookup uses it."""
         return sum(param_elements(self.plan, p) for p in self.sharded.params if "first" in p.param.sections)
 
     def _backward(self, kind: Section) -> float:
@@ -354,30 +354,30 @@ class Moments:
         return LOGITS * self._logits() + once + head / self.computed * FP32
 
     def _head_waits(self) -> float:
-        """Return the bytes that wait for the sum of the head's gradient during the backward of the layers; 0 if its
-        shards are not thin. Otherwise the head's gradient or the logits' gradient stays live, whichever is smaller."""
+        """Return the bytes that stay live in the layers' backward until the head's gradient is summed: this gradient or
+        the logits' gradient, whichever is smaller. 0 if rule `all_reduce_thin_shards` does not apply to the sum."""
         thin = {r.tensor for r in self._sums if all_reduce_thin_shards.NAME in r.realised_by}
         waiting = [g for p, g in self._summed_whole if "last" in p.param.sections and p.param.name in thin]
         return min(sum(waiting), self._logits())
 
     def _summed_before_head(self) -> float:
-        """Return the bytes of the other whole gradients that are live with the head's gradient. 0 with several
-        microbatches, in a pipeline, and if the head's gradient is computed first (`_waits_for_tokens`)."""
+        """Return the bytes of the other gradients that are all-reduced whole and live with the head's gradient. 0 with
+        several microbatches, in a pipeline, and if the head's gradient is computed first (`_waits_for_tokens`)."""
         if self._waits_for_tokens or self.plan.microbatches > 1 or pipelined(self.plan):
             return 0.0
         return sum(whole for p, whole in self._summed_whole if "last" not in p.param.sections)
 
     @property
     def _waits_for_tokens(self) -> bool:
-        """True if the head's gradient is computed before the embedding's gradient, and waits for that: on 2D tori, if
-        the chip is in `HEAD_FIRST` or the logits' gradient is not smaller than the head's gradient."""
+        """True if the head's gradient is computed first and stays live until the embedding's gradient is computed: on
+        2D tori, if the chip is in `HEAD_FIRST` or the logits' gradient is at least as large as the head's."""
         head = sum(whole for p, whole in self._summed_whole if "last" in p.param.sections)
         early = self.plan.cluster.chip.name in HEAD_FIRST or self._logits() >= head
         return early and len(self.plan.cluster.shape) == 2
 
     def _whole_sums(self) -> float:
-        """Return twice the bytes of the largest gradient that is all-reduced whole: its operand and its result, since
-        one sum runs at a time. The bytes of the head's gradient are added if that waits meanwhile."""
+        """Return the bytes of the operand and the result of the largest all-reduce of a whole gradient (one runs at a
+        time), plus the head's gradient if it stays live meanwhile (`_waits_for_tokens`)."""
         named = {p.param.name for p, _ in self._summed_whole}
         waits = 0.0
         if self._waits_for_tokens and self.plan.microbatches == 1 and len(named) > 1:

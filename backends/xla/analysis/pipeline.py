@@ -25,9 +25,9 @@ def chunks(plan: Plan) -> int:
 def lockstep(plan: Plan) -> Lockstep:
     """Return the ticks of the pipeline of `plan`.
 
-    A round is the number of microbatches that a stage runs before the rank's next stage: all microbatches if the
-    schedule runs forwards first, else about as many as there are ranks, or more if the ranks do not divide the
-    microbatches (`planc.pipeline.schedule.Shape.round`).
+    With several stages per rank, a round is the number of microbatches that a rank runs through one stage before its
+    next stage: all if the schedule runs forwards first, else the number of ranks, or more if the ranks do not divide
+    the microbatches (`planc.pipeline.schedule.Shape.round`).
     """
     assert plan.split is not None
     first = plan.split.schedule in FORWARDS_FIRST

@@ -32,16 +32,16 @@ def saved_by_replayed_blocks(sharded: Sharded) -> dict[Section, tuple[str, ...]]
 
 
 def saved_activations(sharded: Sharded) -> tuple[str, ...]:
-    """Return the names of the tensors that recomputed blocks save on the device, without block inputs: the scan over
-    layers saves those."""
+    """Return the names of tensors that recomputed blocks save on the device; the scan saves block inputs, which are
+    left out."""
     away = sharded.plan.offloaded
     kept = {kind: tuple(t for t in held if t not in away) for kind, held in saved_by_replayed_blocks(sharded).items()}
     return by_name(sharded, _without_input(sharded, kept))
 
 
 def saved_without_replay(sharded: Sharded) -> tuple[str, ...]:
-    """Return the names of the activations that blocks without recomputation save for the backward; () if all blocks are
-    recomputed."""
+    """Return the names of the activations that blocks without recomputation save for the backward; () if there are
+    none."""
     if every(sharded) == 1:
         return ()
     held = {kind: saved_without_recompute(sharded.model, kind) for kind in sharded.model.blocks}
@@ -53,14 +53,14 @@ def _without_input(sharded: Sharded, saved: dict[Section, tuple[str, ...]]) -> d
 
 
 def by_name(sharded: Sharded, saved: dict[Section, tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the names under which the program saves the tensors in `saved`; attention's may be `KERNEL_OUTPUT`."""
+    """Return the checkpoint names of the tensors in `saved`; that of splash attention's output is `KERNEL_OUTPUT`."""
     mixed = {o.op.output for o in sharded.attentions} if runs_splash(sharded) else ()
     names = (t for held in saved.values() for t in held)
     return tuple(dict.fromkeys(KERNEL_OUTPUT if name in mixed else name for name in names))
 
 
 def names_activations(sharded: Sharded) -> bool:
-    """True if the program names activations, to save some of a block, or block inputs in a recomputed stage."""
+    """True if activations have checkpoint names: blocks save or offload some, or ranks have several pipeline stages."""
     away = sharded.plan.offloaded
     some = any(t in away for held in saved_by_replayed_blocks(sharded).values() for t in held)
     return bool(some or saved_activations(sharded) or saved_without_replay(sharded)) or chunks(sharded.plan) > 1

@@ -29,7 +29,7 @@ Stacks = Mapping[str, StackedDims]
 
 
 def undivided(model: Model) -> Stacks:
-    """Return the stacks of `model` without a pipeline, with the layers in order."""
+    """Return the stacks of `model` without a pipeline: each has all layers that have the parameter, in order."""
     found = {p.name: numbers(model, p) for p in model.params if stacked(model, p)}
     return {name: StackedDims((len(layers),), layers) for name, layers in found.items()}
 
@@ -47,7 +47,7 @@ def stacks_of(plan: Plan) -> Stacks:
 
 
 def _by_stages(plan: Plan, having: set[int]) -> StackedDims:
-    """Return the pipeline's stack of a parameter that only the layers with numbers `having` have."""
+    """Return a parameter's stack in a pipeline: for each stage its layers in `having`, padded to the longest stage."""
     stages = [[n for n in range(begin, end) if n in having] for begin, end in plan.stages]
     most = max(map(len, stages))
     layers = tuple(n for held in stages for n in (*held, *[None] * (most - len(held))))
@@ -66,8 +66,8 @@ def numbers(model: Model, param: Param) -> tuple[int, ...]:
 
 
 def runs(model: Model) -> Iterator[tuple[Section, dict[str, slice | None]]]:
-    """Yield each run of consecutive layers of one kind in `model`: the kind, and the slice of each parameter's stack,
-    None for the whole stack."""
+    """Yield the kind of each run of consecutive layers of one kind in `model`, with the slice that holds these layers
+    in each parameter's stack (None for the whole stack)."""
     begin = 0
     for kind, layers in ((run.section, run.layers) for run in model.runs) if model.runs else [("block", model.layers)]:
         yield kind, {p.name: _layer_slice(model, p, begin, layers) for p in model.params if kind in p.sections}

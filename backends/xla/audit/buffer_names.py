@@ -128,13 +128,13 @@ class BufferNames:
         return _sentence(cause) if cause else ""
 
     def _divided_by(self, dims: tuple[str, ...]) -> str:
-        """Return the plan's sentences that shard `dims`; if there are none, the sentence of the batch."""
+        """Return the text of the plan's `shard` sentences on `dims`; if there are none, of its `batch` sentence."""
         found = [_sentence(s.cause) for s in self.plan.shards if s.dim in dims]
         return "; ".join(dict.fromkeys(found)) or _sentence(self.plan.batch.cause)
 
 
 def largest(sharded: Sharded, buffers: tuple[Buffer, ...]) -> tuple[LiveBuffer, ...]:
-    """Return the SHOWN largest of `buffers` of the compiled program of `sharded`, with their names."""
+    """Return the ten largest of `buffers` in the program of `sharded`, with the names of tensors that they may hold."""
     names = BufferNames(sharded)
     return tuple(names.named(b) for b in sorted(buffers, key=lambda b: -b.bytes)[:SHOWN])
 

@@ -42,8 +42,8 @@ def groups(attributes: str, devices: int) -> Ids:
 
 
 def axes_of(ids: Ids, mesh: dict[str, int]) -> tuple[tuple[str, ...], bool]:
-    """Return the axes of `mesh` over which the members of a group differ, outermost first, and True if a group has all
-    ranks along these axes.
+    """Return the axes of `mesh` along which the members of a group differ, outermost first; and True if a group has all
+    ranks along these axes, False if it has only some.
 
     `ids` are device numbers, [groups, members].
     """

@@ -173,7 +173,7 @@ def parse(text: str) -> Module:
 
 
 def _replaced(heading: str) -> frozenset[int]:
-    """Return the indices of results that alias an argument, by the text's `heading`; a single result has index 0."""
+    """Return the indices of results that reuse an argument's memory, by the `heading`; 0 stands for a single result."""
     return frozenset(int(number or 0) for number in _ALIAS.findall(heading))
 
 
@@ -237,7 +237,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def _tiled(sizes: tuple[int, ...], order: tuple[int, ...], tile: tuple[int, ...]) -> tuple[int, ...]:
     """Return `sizes` in the order of memory, outermost dim first, with the innermost dims padded to the `tile`. `order`
-    are the dims from minor to major. () if the text has no layout."""
+    lists the dims from minor to major. () if `order` does not fit `sizes`, as in a text without layouts."""
     if len(order) != len(sizes) or not order or len(tile) > len(sizes):
         return ()
     laid = [sizes[i] for i in reversed(order)]

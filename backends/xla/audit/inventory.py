@@ -79,7 +79,7 @@ class FoundCollective:
 
     @property
     def axis(self) -> str:
-        """Return the names of the mesh axes, joined by `+`; " in part" follows if a group is a part of them."""
+        """Return the names of the mesh axes, joined by `+`; " in part" follows if a group lacks ranks along them."""
         return "+".join(self.axes) + ("" if self.exact else " in part")
 
     @property
@@ -267,8 +267,8 @@ class _InventoryReader:
         return dict(Counter(names[value if 0 <= value <= last else last] for value in chosen))
 
     def _between_slices(self, computation: Computation, i: Instruction, times: int) -> FoundCollective:
-        """Return a collective over all TPU slices, which runs `times` a step. The text does not list the devices: each
-        group is assumed to be the devices at one position of all slices."""
+        """Return the collective over all TPU slices that instruction `i` runs, `times` a step. Its text lists no
+        devices: each group is assumed to be the devices at one position in all slices."""
         kind, where = _BETWEEN.search(i.attributes), _SLICES.search(i.attributes)
         members = prod(self.slices.values())
         op = BETWEEN_SLICES.get(kind[1]) if kind else None

@@ -126,7 +126,7 @@ class _Schedule:
         return tuple(out)
 
     def _done(self, i: Instruction, given: list[int]) -> tuple[int, ...]:
-        """Return the array indices of the results of an asynchronous done: the newest in `given` of equal shapes."""
+        """Return the array indices of a `-done` instruction's results: for each shape, the newest array of `given`."""
         left, out = sorted(given, reverse=True), []
         for shape in i.shapes:
             same = next((n for n in left if self.arrays[n].buffer.shape == shape), None)

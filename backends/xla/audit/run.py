@@ -192,7 +192,6 @@ def _fullest(answer: CompilerAnswer) -> Fullest | None:
 
 
 def _host(sharded: Sharded, answer: CompilerAnswer, found: Inventory) -> tuple[HostBytes, ...]:
-    """Return the predicted and the compiled bytes of transfers to and from host memory, and of what stays there."""
     directions: dict[Direction, float] = dict(zip(("to_host", "from_host"), transferred_bytes(sharded), strict=True))
     moved = (
         HostBytes(

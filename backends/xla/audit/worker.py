@@ -189,7 +189,6 @@ def on_torus(mesh: jax.sharding.Mesh, devices: list[jax.Device], slices: dict[st
 
 
 def _memory(done: Any) -> dict[str, int]:
-    """Return the compiler's memory figures for one device, in bytes."""
     found = done.memory_analysis()
     names = (
         *("peak_memory", "argument_size", "output_size", "alias_size", "temp_size"),

@@ -203,14 +203,14 @@ PICKS = (
 
 
 def with_picks(text: str) -> str:
-    """Return `text`, the source of a function of the step, changed for a loss that also returns expert counts."""
+    """Return `text`, source of a function of the step, edited for a loss function that also returns expert counts."""
     for plain, told in PICKS:
         text = text.replace(plain, told)
     return re.sub(r"(?m)( return _accumulate\(.*\))$", r"\1[:2]", text)
 
 
 def expert_tables(sharded: Sharded) -> list[str]:
-    """Return the lines of `EXPERTS` (layouts of experts' weights) and the tables about gathers; [] without experts."""
+    """Return the lines of the tables of experts' layouts (`EXPERTS`), gathers and gradient sums; [] without experts."""
     experts = XlaExpertAxes(sharded)
     if not experts.ops:
         return []
@@ -251,7 +251,7 @@ def _experts(experts: XlaExpertAxes) -> str:
 
 
 def _in_places(experts: XlaExpertAxes, total: str, weights: str, sequences: str) -> list[str]:
-    """Return the source of `_served` for experts with a capacity; arguments as in `sorted_experts.served`."""
+    """Return the source of `_served` for experts with a capacity. Arguments are those of `sorted_experts.served`."""
     moves = bool(experts.exchange or experts.gathers)
     routed = f"named({python_string(experts.ops[0].op.inputs[0])}, {'_sent(<rows>)' if moves else '<rows>'})"
     back = "_returned(made)" if moves else "made"
@@ -272,10 +272,10 @@ def _in_places(experts: XlaExpertAxes, total: str, weights: str, sequences: str)
 
 
 def _sequences(experts: XlaExpertAxes) -> str:
-    """Return code for the number of sequences in the mean of the loss, for the gradient of the balance loss.
+    """Return code for the number of sequences over which the loss is averaged, for the gradient of the balance loss.
 
-    Inside a pipeline JAX sums the gradients of all ranks, also of those with the same tokens: the number is multiplied
-    by how many ranks have the same tokens.
+    In a pipeline, JAX sums this gradient over all ranks, and several ranks may have the same tokens: the code
+    multiplies the number by how many have.
     """
     if not pipelined(experts.plan):
         return "MICROBATCH"

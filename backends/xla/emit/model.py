@@ -1,4 +1,4 @@
-"""Emits the functions that a model calls: the hooks, and the look-up of specs by name."""
+"""Emits the functions that a model calls (hooks such as `linear` and `lookup`), and the look-up of specs by name."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _apart(x: jax.Array) -> jax.Array:
 
 
 def model_functions(sharded: Sharded) -> list[str]:
-    """Return the source of the hooks, one text each."""
+    """Return the source of the functions that a model calls (hooks), one text each."""
     plan = sharded.plan
     names = bool(saved_activations(sharded) or saved_without_replay(sharded))
     return [
@@ -243,7 +243,6 @@ def _layers(sharded: Sharded) -> list[str]:
 
 
 def _linear(sharded: Sharded) -> list[str]:
-    """Return the source of `linear`, and of its matmuls in the compute dtype and in low precision."""
     plan = sharded.plan
     reduce = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}[plan.precision.reduce]
     summed = SUMMED if summed_first(sharded) else ""
@@ -305,8 +304,8 @@ def _apart(sharded: Sharded) -> list[str]:
 
 
 def summed_table(sharded: Sharded) -> list[str]:
-    """Return the lines of `SUMMED`, the layouts that gradients have in their sum, before the layout in `GRADS`; [] if
-    all sums have the layout in `GRADS`."""
+    """Return the lines of `SUMMED`: the layouts in which gradients are summed before they get their layout in `GRADS`;
+    [] if no sum needs a layout of its own."""
     stated = own_gradient(sharded.plan) or narrow_params(sharded)
     if copies_summed_last(sharded) or not (stated and (found := summed_first(sharded))):
         return []

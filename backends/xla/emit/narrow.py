@@ -187,7 +187,7 @@ def _name(sentence: Quantize) -> str:
 
 
 def _sets(sharded: Sharded) -> dict[int, str]:
-    """Return the names of the emitted tuples of parameters that some layers multiply in the compute dtype, by the index
+    """Return the names of the emitted tuples of parameters that stay in the compute dtype in some layers, by the index
     of the plan's `quantize` sentence."""
     spare = [n for n, q in enumerate(sharded.plan.quantize) if q.kept_layers and params_of(sharded, q)]
     return {n: "WIDE" if len(spare) == 1 else f"WIDE_{at}" for at, n in enumerate(spare)}

@@ -574,7 +574,7 @@ def ends_table(sharded: Sharded) -> list[str]:
 
 
 def ends_spec(sharded: Sharded, tensor: str) -> Spec:
-    """Return the layout of the activation `tensor` at embedding or head: pipeline ranks shard its sequence too."""
+    """Return the layout of the activation `tensor` at embedding or head: its sequence is sharded over stages too."""
     return shared_by_stages(sharded, sharded.model.tensor[tensor].dims, activation_spec(sharded, tensor))
 
 
@@ -617,7 +617,7 @@ def _names(plan: Plan) -> dict[str, str]:
 
 
 def _pieces(sharded: Sharded) -> dict[str, str]:
-    """Return the pieces of the templates of `_Rank` and its callers that depend on the schedule."""
+    """Return the parts of the templates of `_Rank` and its callers that depend on the schedule, by placeholder."""
     plan = sharded.plan
     ticks, several = lockstep(plan), chunks(plan) > 1
     quoted, first, delay = _names(plan)["quoted"], ticks.forwards_first, str(ticks.delay)
@@ -662,7 +662,7 @@ def _pieces(sharded: Sharded) -> dict[str, str]:
 
 
 def _of_experts(sharded: Sharded, several: bool) -> dict[str, str]:
-    """Return the template pieces that pass on expert counts with the hidden state; a rank may have `several` stages."""
+    """Return the template parts that carry expert counts with the hidden state, for one or `several` stages a rank."""
     if not sharded.model.top_k:
         return {
             "made": "y, pull",
@@ -732,7 +732,7 @@ def _back(several: bool, first: bool, delay: str) -> str:
 
 
 def _body(sharded: Sharded) -> str:
-    """Return the source of the function that is differentiated as one: a layer, or if only some recompute, a stage."""
+    """Return the source of `self.body`, which runs one layer, or a whole stage if only some layers are recomputed."""
     if every(sharded) > 1:
         return "self.body = lambda x, stack: _in_groups(block, x, stack)"
     gathered, picks = sharded.plan.gathers_each_pass(), bool(sharded.model.top_k)
@@ -778,14 +778,14 @@ def evaluate_lines(sharded: Sharded, used: str) -> str:
 
 
 def _own(sharded: Sharded, used: str) -> str:
-    """Return the expression, in the emitted program, for the parameters without the layers that pad a stage; `used` is
-    the expression for the padded parameters."""
+    """Return code for the parameters without their padding to equal shards; `used` is code for the padded
+    parameters."""
     return f"_unpadded({used})" if padded(sharded) else used
 
 
 def _wide(plan: Plan, params: str) -> str:
-    """Return code that casts `params`, code for parameters, to the dtype of their gradient sums; unchanged if the
-    pipeline computes without narrower copies."""
+    """Return code that casts the parameters `params` (code) to the dtype of their gradient sums; unchanged if the
+    pipeline has no copies in the compute dtype."""
     return f"_wide({params})" if narrow_copies(plan) else params
 
 

@@ -91,12 +91,10 @@ def _docstring(plan: Plan, jax: Version) -> str:
 
 
 def _field(name: str, text: str) -> str:
-    """Return one line of the table in the program's docstring: the field's `name` and `text`."""
     return textwrap.fill(f"{name:<9}{python_docstring(text)}", WIDTH, subsequent_indent=" " * 9)
 
 
 def _without_verb(sentence: str) -> str:
-    """Return `sentence` without its verb, the first word."""
     return " ".join(sentence.split()[1:])
 
 
@@ -151,17 +149,15 @@ def _imports(sharded: Sharded) -> list[str]:
 
 
 def _keys_in_order(sharded: Sharded) -> bool:
-    """True if splash attention needs row positions: a rank has a piece from each end of a sequence, and no ring."""
+    """True if splash attention needs row positions: ranks have a piece from each end of a sequence, and gather keys."""
     return runs_splash(sharded) and balanced(sharded) and not rings(sharded)
 
 
 def _manages(plan: Plan) -> bool:
-    """True if the file defines a context manager."""
     return pipelined(plan) or bool(segments(plan)) or not casts(plan)
 
 
 def _partials(sharded: Sharded) -> bool:
-    """True if the file uses `functools.partial`."""
     plan = sharded.plan
     windowed = runs_splash(sharded) and windows(sharded) and not keyed_axes(sharded)
     return (

@@ -75,7 +75,7 @@ q, k = jnp.pad(q * (v.shape[-1] / k.shape[-1]) ** 0.5, wider), jnp.pad(k, wider)
 
 
 def _mapped(sharded: Sharded, o: OpSharding, run: str) -> str:
-    """Return the lines that shard_map `run`, code for the per-device function of attention `o`."""
+    """Return the lines that define `mapped`: `run`, code for attention `o` on one device, in a shard_map."""
     plan = sharded.plan
     inside = plan.split if pipelined(plan) else None
     if inside is not None and all(a.size == 1 or a.name == inside.axis for a in atoms(plan)):
@@ -127,7 +127,7 @@ def splash_function(sharded: Sharded, *, windows: bool) -> str:
 
 
 def filled_up(sharded: Sharded) -> dict[str, str]:
-    """Return the template pieces that pad keys and values to one width and slice the output; empty if not needed."""
+    """Return the template parts that pad keys and values to one width, and that slice the output; "" if not needed."""
     found = sharded.attentions
     if any(narrow_values(sharded, o) for o in found):
         return {"wide": WIDE.strip("\n"), "narrowed": NARROWED}

@@ -277,7 +277,6 @@ def step_functions(sharded: Sharded) -> list[str]:
 
 
 def _compiled(plan: Plan) -> str:
-    """Return the comment that cites the plan's sentences about compilation."""
     return "\n".join(causes(dict.fromkeys(c.cause for c in plan.compiles)))
 
 
@@ -296,7 +295,7 @@ def _layouts(plan: Plan, noun: Noun) -> str:
 
 
 def _held(plan: Plan) -> dict[str, str]:
-    """Return the template pieces that read stored parameters and gradients, and that update parameters."""
+    """Return the template parts that read stored parameters and gradients and update parameters, by placeholder."""
     narrow, params, copied = narrow_state(plan), 'state["params"]', ""
     if "params" in plan.offloaded:
         copied = "_copies({})"
@@ -327,7 +326,7 @@ def _gathers_first(plan: Plan) -> bool:
 
 
 def _update(plan: Plan) -> str:
-    """Return the lines that scale gradients, and lay out gradients and parameters like optimizer state."""
+    """Return the lines that scale gradients and give gradients and parameters the layout of optimizer state."""
     scaled = "jax.tree.map(lambda g: g * scale, grads)"
     if plan.state_on_host:
         stays = plan.store("optimizer") == plan.store("grads")

@@ -139,10 +139,10 @@ Exchange = tuple[tuple[Spec, ...], tuple[Spec, ...]]
 
 
 def exchanged(sharded: Sharded) -> dict[str, Exchange]:
-    """Return the intermediate layouts of activations that the program states: in redistributions by an all-to-all, and
-    in those of activations that several ranks compute whole.
+    """Return the intermediate layouts to which the program constrains each activation: those between its producer and
+    its own layout, and those between its own layout and all readers.
 
-    Such a layout lies between the producer and the activation's own layout, or between this layout and all readers.
+    It does so for all-to-alls, at matmuls that several ranks compute whole, and where XLA would gather twice.
     """
     made: dict[str, tuple[Spec, ...]] = {}
     read: dict[str, list[tuple[OpSharding, Move | None]]] = {}
@@ -164,8 +164,8 @@ def exchanged(sharded: Sharded) -> dict[str, Exchange]:
 
 
 def _stated(o: OpSharding, move: Move) -> bool:
-    """True if the program states the redistribution `move` at the op `o`: an all-to-all, or at a matmul that several
-    ranks compute whole. XLA would otherwise split this matmul between the ranks and gather its result."""
+    """True if the program states the intermediate layout of the redistribution `move` at the op `o`: for an all-to-all,
+    and at a matmul that several ranks compute whole, which XLA would otherwise split between them and gather."""
     return _exchanges(move) or (o.op.kind == "matmul" and bool(repeated_over(o)))
 
 
@@ -218,7 +218,7 @@ def _activation(sharded: Sharded, tensor: Tensor) -> list[str]:
 
 
 def collectives(sharded: Sharded, tensor: str) -> list[str]:
-    """Return the redistributions of `tensor`, as comments: from its producer's layout, and to its readers' layouts."""
+    """Return comments about the redistributions of `tensor`, from its producer's layout and to its readers' layouts."""
     settled = [_comment(o.settle, f"from {o.op.name}") for o in _ops(sharded) if o.op.output == tensor]
     return list(dict.fromkeys(s for s in (*settled, *_redistributed_inputs(sharded, tensor)) if s))
 

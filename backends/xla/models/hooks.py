@@ -24,8 +24,8 @@ class Mlp(Protocol):
     """The MLPs of a rank's X experts, each applied to the rows (copies of tokens) routed to it."""
 
     def __call__(self, rows: jax.Array, weights: jax.Array, params: Any, counts: jax.Array | None = None, /) -> Any:
-        """Return the experts' outputs for `rows` [X, C, D], in C slots per expert, scaled by `weights` [X, C]. With
-        `counts` [X], rows are [R, D] sorted by expert, `counts` for each, and weights [R]; further rows are ignored."""
+        """Return the experts' outputs times `weights`, for `rows` [X, C, D] (C slots per expert) and weights [X, C]; or
+        with `counts` [X] (rows per expert) for rows [R, D] sorted by expert and weights [R], other rows ignored."""
         ...
 
 
@@ -66,7 +66,7 @@ class Hooks(Protocol):
         ...
 
     def unpicked(self, layers: int, experts: int, /) -> jax.Array:
-        """Return expert counts of zero, [layers, ranks, X], for X `experts`."""
+        """Return zeros as expert counts, [layers, ranks, X], for X `experts`."""
         ...
 
     def remat(self, block: Block, /) -> Block:

@@ -101,8 +101,7 @@ def build_block(model: Model, hooks: Hooks, attention: Half, feed_forward: Half)
 def build_halfway(
     model: Model, hooks: Hooks, attention: Half
 ) -> Callable[[jax.Array, Params], tuple[jax.Array, jax.Array]]:
-    """Return `halfway(x [B, S, E], one layer's params)` -> (x after attention, the norm of this x, for what
-    follows)."""
+    """Return `halfway(x [B, S, E], one layer's params)` -> (x after attention, the norm of that x: the MLP's input)."""
 
     def norm(name: str, x: jax.Array, layer: Params) -> jax.Array:
         return rms_norm(x, hooks.weight(name, layer[name]), model.norm_eps)

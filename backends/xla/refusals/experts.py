@@ -66,7 +66,7 @@ def _shares(experts: XlaExpertAxes) -> Iterator[Refusal]:
 
 
 def _stores(experts: XlaExpertAxes) -> Iterator[Refusal]:
-    """Refuse state sharded for the experts and not for other parameters, or the reverse: one function gathers both."""
+    """Refuse state that is sharded only for experts or only for other parameters: one function gathers both."""
     plan = experts.plan
     if not plan.store("optimizer", EXPERTS):
         return

@@ -100,7 +100,6 @@ def _gather(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _attention(sharded: Sharded) -> Iterator[Diagnostic]:
-    """Refuse unsupported attention methods and kernels."""
     plan, kernel, axes = sharded.plan, sharded.plan.attention, keyed_axes(sharded)
     if kernel is None:
         return

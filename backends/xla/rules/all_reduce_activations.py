@@ -1,6 +1,6 @@
 """With one sequence per rank, the TPU compiler all-reduces an activation and slices it: twice the bytes.
 
-The plan reduce-scatters it along the sequence. Read from matmuls on v5p, v5e and v6e over 4 to 16 ranks: a result of
+The plan has a reduce-scatter along the sequence. Read from matmuls on v5p, v5e and v6e over 4 to 16 ranks: a result of
 [2, 512, 1024] per rank is a reduce-scatter, one of [1, 512, 1024] or [1, 8192, 4096] an all-reduce and a slice. So is
 the output of a vocab-sharded lookup: 805 MB of sums are 1,611 MB on the wire in two layers of Llama 70B (fsdp 64 > tp
 4, v5p). Keys that a kernel's shard_map gathers explicitly are not affected: their gradients stay reduce-scattered, as

@@ -1,8 +1,8 @@
-"""The TPU compiler all-reduces the gradient of an embedding over all data-parallel ranks if replicas hold copies.
+"""With replicas, the TPU compiler all-reduces the gradient of an embedding over all data-parallel ranks.
 
-A matmul's gradient is reduce-scattered over the ranks that shard it and then all-reduced over the replicas. The
-scatter-add of an embedding's gradient becomes one all-reduce over all of them: the compiler makes a reduce-scatter only
-where the sum and the sharding are over the same ranks. Read from replica 2 > fsdp 16 > tp 4 on v5p.
+A matmul's gradient is reduce-scattered over the ranks that shard it and then all-reduced over the replicas. An
+embedding's gradient is a scatter-add, summed by one all-reduce over all these ranks: the compiler makes a
+reduce-scatter only where the sum and the sharding are over the same ranks. Read from replica 2 > fsdp 16 > tp 4 on v5p.
 """
 
 from __future__ import annotations

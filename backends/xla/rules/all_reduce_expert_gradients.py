@@ -1,10 +1,10 @@
-"""Gradients of experts are summed explicitly by the program, before XLA knows their stored layout.
+"""The program sums the gradients of experts' weights explicitly, before XLA knows their stored layout.
 
-Those of experts that are not gathered at use, and of experts whose dims no axis divides, are all-reduced in fp32 over
-all axes at once. The others are reduce-scattered over the axes that their parameters are gathered over, and their
-shards all-reduced over the remaining axes; if gradients are stored whole, the shards are then all-gathered. Read on
-virtual CPU devices from dp 2 > context 2 with parameters stored over dp: 368,640 bytes of reduce-scatters of one weight
-over dp, as many of all-reduces over context, and as many of all-gathers over dp.
+Gradients of weights that are not gathered at use, and of weights whose dims no axis divides, are all-reduced in fp32
+over all axes at once. Other gradients are reduce-scattered over the axes that their weights are gathered over, and
+their shards all-reduced over the remaining axes; if gradients are stored whole, the shards are then all-gathered. Read
+on virtual CPU devices from dp 2 > context 2 with parameters stored over dp: 368,640 bytes of reduce-scatters of one
+weight over dp, as many of all-reduces over context, and as many of all-gathers over dp.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The TPU compiler all-reduces the head's gradient over replicas once a step, not in each microbatch.
 
-Each iteration reduce-scatters it over the ranks that shard it; the sum over further ranks is hoisted out of the loop
-over microbatches. Gradients of the layers are summed in inner loops and are not hoisted. Read from Mixtral (fsdp 16 >
-ep 8) and DeepSeek-V3 (fsdp 64 > ep 16) on v5p with four microbatches.
+Each microbatch reduce-scatters this gradient over the ranks that shard it; the sum over replicas is hoisted out of the
+loop over microbatches. Gradients of the layers are summed in inner loops and are not hoisted. Read from Mixtral (fsdp
+16 > ep 8) and DeepSeek-V3 (fsdp 64 > ep 16) on v5p with four microbatches.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _of_head_over_copies(sharded: Sharded, row: Collective) -> bool:
-    """True if `row` all-reduces the head's gradient over replicas."""
     param = sharded.model.param.get(row.tensor)
     summed = row.carries == "grad" and row.op == "all_reduce" and param is not None
     return summed and param is not None and "last" in param.sections and len(sharded.model.shape(param)) > 1

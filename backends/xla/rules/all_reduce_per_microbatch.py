@@ -34,8 +34,8 @@ def _key(row: Collective) -> tuple[str, str, int]:
 
 
 def _per_microbatch(sharded: Sharded, row: Collective, further: Collective | None) -> Collective:
-    """Return the all-reduce in each microbatch that replaces `row`, a gradient's reduction for the optimizer. It sums
-    over the axes of `further` too, if the plan has a second reduction; the update then slices the result."""
+    """Return the all-reduce in every microbatch that replaces `row`, a gradient's sum once a step. It also sums over
+    the axes of `further`, the plan's second sum of this gradient, if there is one."""
     mesh = sharded.plan.mesh
     axes = mesh.in_order((*row.axes, *(further.axes if further else ())))
     one = replace(row, axes=axes, group_size=mesh.size(*axes))

@@ -1,10 +1,10 @@
 """Virtual CPU devices run a reduce-scatter as an all-reduce and a local slice: twice the bytes on the wire.
 
-A gradient that is summed over further axes too is summed whole there: one all-reduce over all axes of the batch, and
-another over the rest (`all_reduce_per_axis`). For a weight of a `linear` with a custom backward the further sum comes
-after the slice (fsdp 2 > tp 2 with the sequence over tp, replica 2 > ep 2; norms and the embedding of cp 2 inside fsdp
-2 > replica 2, stored over cp, are summed whole over each). The TPU compiler emits a reduce-scatter for a Llama step (16
-x 4), but not for every program: the audit shows which. The explicit psum_scatter in `experts` is not affected.
+A gradient that is also summed over other axes is not sliced in between: one all-reduce runs over all batch axes, and
+another over the other axes (`all_reduce_per_axis`). For a weight of a `linear` with a custom backward the second sum
+comes after the slice (fsdp 2 > tp 2 with the sequence over tp, replica 2 > ep 2); norms and the embedding are summed
+whole over each (cp 2 inside fsdp 2 > replica 2, stored over cp). The TPU compiler emits a reduce-scatter for a Llama
+step (16 x 4), but not for every program: the audit shows which. The explicit psum_scatter in `experts` is not affected.
 """
 
 from __future__ import annotations

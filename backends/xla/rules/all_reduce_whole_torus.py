@@ -37,5 +37,4 @@ def _spans_whole_torus(plan: Plan, row: Collective) -> bool:
 
 
 def _is_uneven_plane(cluster: Cluster) -> bool:
-    """True for a 2D torus whose sides differ."""
     return len(cluster.shape) == 2 and cluster.shape[0] != cluster.shape[1]

@@ -1,6 +1,6 @@
-"""With a capacity, ranks exchange all slots, of which each expert has the same number per rank, used or not.
+"""With a capacity, ranks exchange all slots of the experts, used or not.
 
-Their number is the capacity, rounded up.
+For each sending rank an expert has as many slots as its capacity, rounded up.
 """
 
 from __future__ import annotations

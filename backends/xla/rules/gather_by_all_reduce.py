@@ -1,10 +1,10 @@
 """Over every device of a torus the TPU compiler gathers parameters by an all-reduce of zero-padded shards.
 
-An all-reduce sends twice as much as an all-gather. Embedding and head stored in fp32 are then sent in fp32; not those
-stored in bf16 (a step over v4 4x4x4), nor a head that the program casts first. Read from a step over all of v5p 4x4x4,
-and from single gathers over 4x4x8 and v4 2x4x4. Over fewer devices they stay all-gathers (a step over v5p 2x2x4, single
-gathers over 2x2x2, 2x4x4 and 2x2x8), and so do most over all of a 2D torus (v6e 8x8), and on chips that keep
-reduce-scatters over the whole machine (`all_reduce_whole_torus`).
+An all-reduce sends twice as much as an all-gather. Embedding and head stored in fp32 are also sent in fp32; those
+stored in bf16 are not (a step over v4 4x4x4), nor is a head that the program casts first. Read from a step over all of
+v5p 4x4x4, and from single gathers over 4x4x8 and v4 2x4x4. All-gathers over fewer devices stay (a step over v5p 2x2x4,
+single gathers over 2x2x2, 2x4x4 and 2x2x8), and so do most over all of a 2D torus (v6e 8x8), and those on chips that
+keep reduce-scatters over the whole torus (`all_reduce_whole_torus`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""In a recomputed block, the TPU compiler gathers its first input again for each matmul's weight gradient.
+"""In a recomputed block, the TPU compiler gathers the first input again for each weight gradient that needs it.
 
-With sequence parallelism q, k and v read one gathered tensor. The recompute gathers it for their outputs, and each of
-their weight gradients, at the other end of the backward, gathers it once more: three in a Llama block on v5p, at 2 and
-4 ranks. The feed-forward's input is gathered only in the recompute, close to where its gradients need it.
+With sequence parallelism q, k and v read one gathered tensor. The recompute gathers it for their outputs; their weight
+gradients, at the other end of the backward, each gather it once more: three more in a Llama block on v5p, at 2 and 4
+ranks. The feed-forward's input is gathered only in the recompute, close to where its gradients need it.
 """
 
 from __future__ import annotations

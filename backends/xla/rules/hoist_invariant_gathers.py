@@ -50,7 +50,7 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _once(sharded: Sharded, row: Collective) -> Collective:
-    """Return `row`, a gather of parameters, with one call a step, or for a kind of block, one for each layer."""
+    """Return `row`, a parameter's gather, with one call a step; for a parameter of blocks, one call for each layer."""
     each = sharded.model.layers_of(row.section) if row.section in sharded.model.blocks else 1
     return changed(row, NAME, per="step", count=each)
 

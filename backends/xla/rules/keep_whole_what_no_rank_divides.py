@@ -25,8 +25,7 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _whole(sharded: Sharded, row: Collective) -> bool:
-    """True if `row` gathers or updates a parameter, or sums its gradient, and the plan shards this state although no
-    dim of the parameter is divisible."""
+    """True if `row` moves or sums state that the plan shards, for a parameter without a divisible dim."""
     p = sharded.param.get(row.tensor)
     if p is None or (row.carries == "update" and p.axes()):
         return False

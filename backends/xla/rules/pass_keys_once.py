@@ -1,11 +1,10 @@
-"""A ring of two ranks passes its keys once for recompute and backward; in a block that occurs once, also for the
-forward.
+"""A ring of two ranks sends keys once for recompute and backward; in a block that occurs once, also for the forward.
 
-XLA unrolls loops of one iteration: over the layers and around the ring. Both passes are then in one loop body, over the
-microbatches, and equal sends of saved keys are merged. Read on virtual CPU devices from the dense first layer of a
-DeepSeek with cp 2 > tp 2: 36,864 and 24,576 bytes of keys and values, and not twice that. A recompute and its backward
-are in one body in any block: from six layers of a Llama with cp 2, 96 sends and not 120. On TPUs those of splash
-attention are merged, others are not.
+XLA unrolls loops of one iteration, here over the layers and around the ring. Forward and backward are then in one loop
+body, that over the microbatches, and equal sends of saved keys are merged. Read on virtual CPU devices from the dense
+first layer of a DeepSeek with cp 2 > tp 2: 36,864 and 24,576 bytes of keys and values, and not twice that. A recompute
+and its backward are in one body in any block: 96 sends and not 120 in six layers of a Llama with cp 2. On TPUs only the
+sends of splash attention are merged.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def _replayed(row: Collective) -> bool:
 
 
 def _made_by_forward(sharded: Sharded, row: Collective) -> bool:
-    """True if `row` sends saved keys or values in a ring of two, in a backward whose loop body has the forward too."""
+    """True if `row` sends saved keys or values in a ring of two, in the backward of a block that occurs once."""
     if (row.op, row.phase, row.group_size) != ("send_recv", "backward", 2):
         return False
     return sharded.model.layers_of(row.section) == 1 and bool(layers_that_save(sharded, row.section, row.tensor))

@@ -33,7 +33,7 @@ def _reduce_per_reader(sharded: Sharded, row: Collective) -> Collective:
 
 
 def sums(sharded: Sharded, o: OpSharding, row: Collective) -> bool:
-    """True if the matmul `o` adds, to the activation's gradient in `row`, a partial sum over the ranks of `row`."""
+    """True if the matmul `o` reads the activation of `row`, and its gradient is a partial sum over an axis of `row`."""
     if o.op.kind != "matmul" or row.tensor not in o.op.inputs:
         return False
     return not set(row.axes).isdisjoint(outside(o.layout, sharded.model.tensor[row.tensor].dims))

@@ -1,10 +1,10 @@
-"""A saved activation that is sharded and that a matmul needs whole is gathered again for the weight gradient.
+"""A sharded saved activation that a matmul needs gathered is gathered again for the weight gradient.
 
-Attention's keys and values are not: once gathered over the sequence's ranks they are saved so (cp 4: one gather of each
-a layer), except in a pipeline, which stores sharded tensors between its ticks. With sequence parallelism the norm's
-output is such an activation: it is saved sharded. Outside the block forward and backward share one gather, except for
-the head of a pipeline on virtual CPU devices. Read from fsdp 2 > tp 2 with sequence over tp: two more a layer; from pp
-2 > dp 2 > cp 2: 30 gathers of keys and values in the forward and 30 in the backward.
+With sequence parallelism the norm's output is such an activation. Attention's keys and values are not: they are saved
+as gathered over the sequence's ranks (cp 4: one gather of each a layer), except in a pipeline, which stores sharded
+tensors between its ticks. Outside the blocks forward and backward share one gather, except for the head of a pipeline
+on virtual CPU devices. Read from fsdp 2 > tp 2 with sequence over tp: two more a layer; from pp 2 > dp 2 > cp 2: 30
+gathers of keys and values in the forward and 30 in the backward.
 """
 
 from __future__ import annotations
@@ -37,5 +37,4 @@ def _times_saved(sharded: Sharded, row: Collective) -> int:
 
 
 def _is_forward_gather(row: Collective) -> bool:
-    """True if `row` gathers an activation in the forward."""
     return (row.carries, row.op, row.phase) == ("activation", "all_gather", "forward")

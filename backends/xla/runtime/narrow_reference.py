@@ -79,8 +79,8 @@ def product_of(sentence: Quantize) -> Product:
 
 
 def _rounded(dtype: str, *, powers: bool, whole: bool = False) -> Rounded:
-    """Return a function that rounds a matrix to `dtype` and back. It has one scale for each row along the contracted
-    dim, or one for the `whole` matrix; with `powers`, scales are powers of two."""
+    """Return a function that rounds a matrix to `dtype` and back. There is one scale for each vector along the
+    contracted dim, or one for the `whole` matrix; with `powers`, scales are powers of two."""
 
     def rounded(x: jax.Array, summed: int) -> jax.Array:
         over = None if whole else summed

@@ -34,7 +34,7 @@ class MuonState(NamedTuple):
 def optimizer_of(model: Model, settings: Settings, emitted: ModuleType) -> optax.GradientTransformation:
     """Return the optimizer of `settings` for `model`, without a learning rate, which is an argument of the step.
 
-    It is the AdamW of the module `emitted` if `settings` ask for nothing else, otherwise `updates_of`.
+    It is that of the module `emitted` for AdamW with one weight decay, and that of `updates_of` for all else.
     """
     found: optax.GradientTransformation
     if settings.optimizer == "adamw" and not settings.decay_groups:
@@ -135,5 +135,4 @@ def _add_decay(model: Model, settings: Settings) -> optax.GradientTransformation
 
 
 def _name(path: Any) -> str:
-    """Return a parameter's name: the last entry of its `path`."""
     return str(getattr(path[-1], "key", path[-1]))

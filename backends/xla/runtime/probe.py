@@ -26,7 +26,7 @@ class JaxRanks:
         self.on_host = jax.default_backend() == "cpu"
 
     def sum(self, value: float) -> float:
-        """Return `value`, the sum over the single process."""
+        """Return `value`, since there is only one process to sum over."""
         return value
 
 

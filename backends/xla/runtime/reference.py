@@ -33,7 +33,7 @@ Loss = Callable[[Tree, jax.Array, jax.Array], jax.Array]
 
 @dataclass(frozen=True)
 class Rounding:
-    """The dtypes in which state is stored, and the split into microbatches, over which gradients are rounded and
+    """The stored dtypes of state, and the split of a batch into microbatches, whose gradients are rounded and
     accumulated. The split also determines which tokens share a scale in quantized matmuls."""
 
     dtypes: dict[Noun, Any]
@@ -181,7 +181,7 @@ class Single:
 
 
 class Limited(Undivided):
-    """Hooks for experts with a capacity: each rank's share of a microbatch has slots, which the first tokens take."""
+    """Hooks for experts with a capacity: an expert drops tokens beyond its slots, by rank and microbatch."""
 
     def __init__(self, plan: Plan) -> None:
         self.factor = plan.route.factor

@@ -203,5 +203,4 @@ def _kind(path: Any) -> str | None:
 
 
 def _name(entry: Any) -> str:
-    """Return the key, field name or index of one `entry` of a leaf's path."""
     return str(getattr(entry, "key", getattr(entry, "name", getattr(entry, "idx", ""))))

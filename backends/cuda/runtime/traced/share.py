@@ -233,8 +233,8 @@ def _gather_norms(attention: nn.Module, a: AttentionLayers, share: int) -> None:
 
 
 def _wrong(made: ForwardRecord, roles: DecoderRoles, a: AttentionLayers, share: int) -> Iterator[str]:
-    """Yields the source lines at which queries or scores do not have the shape of the local heads, on one of `share`
-    ranks, over all tokens."""
+    """Yields the source line of each call whose queries or scores do not have the size for `a.heads` / `share` heads,
+    the heads of one rank."""
     rows = SEQUENCES * a.heads // share * TOKENS
     apart = tuple(f"layers.{n}.{MIXER}" for n, b in enumerate(roles.blocks) if b.heads is None)
     apart += tuple(f"layers.{n}.{CHANNELS}" for n, b in enumerate(roles.blocks) if isinstance(b.second, Code))

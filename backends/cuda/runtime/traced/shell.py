@@ -1,4 +1,4 @@
-"""Copies a module without its weights, to run it on meta or fake tensors, and locates errors of such a run."""
+"""Copies a module without its weights, to run it on meta or fake tensors, and finds the source line of errors."""
 
 from __future__ import annotations
 

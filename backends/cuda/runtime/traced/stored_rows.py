@@ -16,10 +16,10 @@ SAME = ("to", "type_as", "float", "clone", "dropout", "detach", "type")
 
 
 def numbers_of(flow: Flow, layer: FlowNode) -> dict[int, torch.Tensor]:
-    """Returns the tensors that hold the output of `layer` unchanged, by number. Each is a tensor of indices: for each
-    element, the row of the weight that computes it.
+    """Returns index tensors, by the number of a value in `flow`: one for each value that only rearranges the output of
+    `layer`. An element is the index of the weight's row that computes it.
 
-    Only elements of the first token are row indices; the indices of others are larger than any row.
+    Only elements of the first token are row indices; elements of other tokens have indices beyond the last row.
     """
     made = flow.shape(layer.outputs[0])
     values = {layer.outputs[0]: torch.arange(math.prod(made)).view(made)}
@@ -68,5 +68,5 @@ def made_from(flow: Flow, target: int) -> set[int]:
 
 
 def of_first_token(numbers: torch.Tensor, rows: int) -> tuple[int, ...]:
-    """Returns the row indices in `numbers` (numbers less than `rows`), each once, in order."""
+    """Returns those of `numbers` that are row indices (less than `rows`), each once, in order of occurrence."""
     return tuple(dict.fromkeys(n for n in numbers.flatten().tolist() if n < rows))

@@ -34,8 +34,8 @@ def specs_of(sharded: Sharded, noun: Noun, shape: Shape, groups: Groups, paramet
         noun: params, grads or optimizer.
         shape: the leaf's shape.
         groups: its named dims, one group per array dim.
-        parameter: the name of the parameter whose layout to use; "" for all parameters with these dims, or if there
-            are none, those that have them and others.
+        parameter: the name of the parameter whose layout to use; "" for all parameters with exactly these dims or, if
+            there are none, all parameters whose dims include these.
     """
     found: Specs = {}
     for name in [parameter] if parameter else _with_dims(sharded, groups):
@@ -70,8 +70,8 @@ def written(groups: Groups) -> str:
 
 @cached_on(lambda model, shape, factors: (model.cache, (shape, factors)))
 def readings(model: Model, shape: Shape, factors: Factors) -> list[tuple[Groups, str]]:
-    """Return each way to name the dims of an array of `shape`, with the parameter of `model` that has these dims.
-    `factors` are the known factors of each dim (sizes or names), or None."""
+    """Return each way to name the dims of an array of `shape` after a parameter of `model`, with the parameter's name.
+    `factors` are the known factors of each array dim (sizes or names), None for an unknown dim."""
     scanned = [i for i, known in enumerate(factors) if known == ()]
     stacks: list[int | None] = [*scanned] or [None, *(i for i, n in enumerate(shape) if n in layer_counts(model))]
     found: list[tuple[Groups, str]] = []
@@ -109,8 +109,8 @@ def _fits(model: Model, size: int, group: tuple[str, ...], factors: tuple[int | 
 
 
 def _runs(model: Model, factors: tuple[int | str, ...], dims: tuple[str, ...]) -> bool:
-    """True if products of consecutive `factors` are the sizes of `dims`, in order. Several factors may make one dim:
-    heads may be split into groups of key-value heads."""
+    """True if `factors` (sizes or names) are those of `dims`, in order. Consecutive factors may make one dim: heads may
+    be split into groups of key-value heads."""
     rest, size = list(dims), 1
     for factor in factors:
         if isinstance(factor, str):
@@ -132,13 +132,10 @@ def _with_dims(sharded: Sharded, groups: Groups) -> list[str]:
 
 
 def _named(groups: Groups) -> set[str]:
-    """Return the dims in `groups`, without the layers dim of a stack."""
     return {d for group in groups for d in group} - {LAYERS}
 
 
 def _spec(sharded: Sharded, p: ParamSharding, noun: Noun, shape: Shape, groups: Groups) -> Spec:
-    """Return the layout of a leaf of `shape` with the named dims `groups`, which is sharded like the parameter `p`.
-    `noun` is the kind of state in the leaf."""
     mesh, layout = sharded.plan.mesh, _layouts(sharded)[p.param.name]
     axes = [mesh.in_order(a for d in group for a in layout.get(d, ())) for group in groups]
     axes = [found if n % mesh.size(*found) == 0 else () for found, n in zip(axes, shape, strict=True)]
@@ -156,5 +153,5 @@ def _spec(sharded: Sharded, p: ParamSharding, noun: Noun, shape: Shape, groups: 
 
 @cached_on(lambda sharded: (sharded.layout_cache, ()))
 def _layouts(sharded: Sharded) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Return the axes that shard a parameter in use, by the parameter's name and by dim."""
+    """Return the axes that shard each dim of the op that uses a parameter, by the parameter's name."""
     return {name: o.layout for ops in sharded.ops.values() for o in ops for name in o.op.params}

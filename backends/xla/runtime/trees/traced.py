@@ -67,7 +67,6 @@ def factors_of_leaves(model: Callable[[Any, jax.Array], Any], tree: Any, plan: P
 
 
 def _table_dims(model: Model) -> tuple[str, ...]:
-    """Return the named dims of the embedding table, (vocab, embed)."""
     looked_up = next(op for op in model.ops["first"] if op.kind == "embedding")
     return model.param[looked_up.params[0]].dims
 
