@@ -96,8 +96,8 @@ def experts_functions(sharded: Sharded) -> str:
 
 
 def experts_constants(sharded: Sharded) -> list[str]:
-    """Returns the lines of `EXPERTS`, the MoE modules' name, and of the shardings of their rows, for `sharded`, which
-    must have experts."""
+    """Returns the lines of `EXPERTS`, the name of the MoE modules, and of the shardings of expert inputs, hidden
+    activations and outputs. The model in `sharded` must have experts."""
     plan = sharded.plan
     route = next(_ops(sharded, "route"))
     gate = next(o for o in _ops(sharded, "matmul") if "expert_ffn" in o.layout or o.op.region == "experts")

@@ -101,7 +101,7 @@ class XlaExpertAxes(ExpertAxes):
 
     @property
     def most_rows_ratio(self) -> float:
-        """Return the most rows that the experts of one rank can receive over their rows in balanced routing."""
+        """Return the most rows that the experts of one rank can receive, divided by their rows in balanced routing."""
         model = self.plan.model
         return self.holders * min(model.top_k, model.sizes["experts"] // self.holders) / model.top_k
 

@@ -1,6 +1,6 @@
 """TPU slices joined by the data-centre network (DCN): which axes of the emitted mesh span them.
 
-Ranks are numbered slice by slice, so the outermost axes span slices: all of an axis, or its outer factor.
+Ranks are numbered slice by slice, so the outermost axes span slices, in whole or with an outer factor.
 """
 
 from __future__ import annotations

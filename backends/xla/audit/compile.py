@@ -121,7 +121,7 @@ def _answer(topology: str, path: Path) -> CompilerAnswer:
 
 
 def needed_bytes(message: str) -> int | None:
-    """Return the bytes that a program needs by a RESOURCE_EXHAUSTED `message`; None if the message has no size."""
+    """Return the bytes that a program needs according to a RESOURCE_EXHAUSTED `message`; None if it states none."""
     found = _WANTED.search(message)
     if found is None:
         return None

@@ -90,7 +90,7 @@ def _transposed(text: str | None, count: int) -> Ids:
 
 
 def _of_iota(found: re.Match[str], _: int) -> Ids:
-    """Read `[4,16]<=[16,4]T(1,0)`."""
+    """Read `[4,16]<=[16,4]T(1,0)`: the numbers from 0 in shape [16, 4], transposed, then in 4 groups of 16."""
     given = _numbers(found[2])
     ids = np.arange(prod(given)).reshape(given)
     return (ids.transpose(_numbers(found[3])) if found[3] else ids).reshape(_numbers(found[1]))

@@ -296,7 +296,6 @@ def _mapped(experts: XlaExpertAxes) -> str:
 
 
 def _mlp(experts: XlaExpertAxes) -> list[str]:
-    """Return the docstring lines of the emitted `experts` about `mlp` and about dropped tokens."""
     if experts.capacity:
         return [
             "`mlp(rows [X, C, D], weights [X, C], params)` runs a rank's experts on the rows",

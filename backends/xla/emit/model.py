@@ -221,8 +221,8 @@ def _weight(plan: Plan) -> str:
 
 
 def _lookup(sharded: Sharded) -> str:
-    """Return the source of `lookup`. If `constrain` then shards the output, `lookup` first gives it the layout of the
-    partial sums of a sharded table, or the layout of all rows if each rank looks up all rows."""
+    """Return the source of `lookup`. If its output is sharded afterwards (`constrain`), `lookup` first constrains it to
+    the layout of a vocab-sharded table's partial sums, or of whole rows if each rank looks up all rows."""
     o = next((o for o in sharded.ops["first"] if o.op.kind == "embedding"), None)
     if o is None or o.settle is None or all(s.kind == "all_reduce" for s in o.settle.steps):
         return LOOKUP

@@ -204,7 +204,7 @@ def _segments_table(sharded: Sharded) -> list[str]:
 
 
 def _text(sharded: Sharded, first: int, layers: int) -> list[str]:
-    """Return code for the segments (layers quantized alike) of a stack of `layers` layers from layer `first` on."""
+    """Return code for the segments (layers quantized alike) of a stack of `layers` layers, from layer `first` on."""
     plan, sets = sharded.plan, _sets(sharded)
     rows = []
     for begin, end, wide in segments(plan):

@@ -295,7 +295,6 @@ def _layouts(plan: Plan, noun: Noun) -> str:
 
 
 def _held(plan: Plan) -> dict[str, str]:
-    """Return the template parts that read stored parameters and gradients and update parameters, by placeholder."""
     narrow, params, copied = narrow_state(plan), 'state["params"]', ""
     if "params" in plan.offloaded:
         copied = "_copies({})"

@@ -39,7 +39,7 @@ class Hooks(Protocol):
     parameters are those of the family's op graph."""
 
     def constrain(self, name: str, x: jax.Array, /) -> jax.Array:
-        """Return the activation `name` in its dtype and layout."""
+        """Return `x`, the activation `name`, cast to its dtype and constrained to its layout."""
         ...
 
     def weight(self, name: str, w: jax.Array, /) -> jax.Array:

@@ -1,1 +1,1 @@
-"""Sentences that the XLA target refuses."""
+"""Plan sentences that the XLA target refuses."""

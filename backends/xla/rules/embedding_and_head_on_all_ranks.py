@@ -36,7 +36,7 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _sums_copies(row: Collective) -> bool:
-    """True if `row` sums a tied weight's gradients over first and last stage. Here both have one parameter."""
+    """True if `row` sums a tied weight's gradient over the first and last stage, which share one parameter here."""
     return row.carries == "grad" and row.section == "step"
 
 

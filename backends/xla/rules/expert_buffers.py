@@ -1,4 +1,4 @@
-"""Dropless experts have a buffer for the most rows that a rank can receive; how many are used is known at run time.
+"""Dropless experts have a buffer for the most rows that a rank can receive; only at run time is it known how many come.
 
 XLA's shapes are static, so ranks that share an expert all-gather whole buffers. TPUs exchange only the rows in use
 (counted as for balanced routing); CPUs have no ragged all-to-all and send full blocks.

@@ -1,11 +1,11 @@
 """In each tick of a pipeline every rank runs a stage, even without a microbatch (in the pipeline bubble).
 
 All ranks run one program: as many layers as the longest stage has, in chunks x microbatches + ranks - 1 forward ticks
-and as many backward ticks. Read from pp 2 > fsdp 2, 4 microbatches: ten gathers and sums of a layer for two layers a
-rank; pp 2 > dp 2 with 2 chunks: nine for one.
+and as many backward ticks (chunks: stages per rank). Read from pp 2 > fsdp 2, 4 microbatches: a rank with two layers
+gathers and sums ten; from pp 2 > dp 2 with 2 chunks: nine for one layer.
 
-A stage of one layer has no loop over layers: the forward and the backward of one tick share the explicit gathers of
-experts. Loops of one tick are unrolled too, and share theirs (stage 2 > fsdp 4, 1F1B: five gathers and not ten).
+If a stage has one layer, there is no loop over layers: the forward and the backward of a tick share the explicit
+gathers of experts. Loops of one tick are unrolled and share them too (stage 2 > fsdp 4, 1F1B: five gathers, not ten).
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
 """Outside the repeated block, forward and backward share one gather of a parameter.
 
-Both are in one loop body, where common subexpressions are merged. On virtual CPU devices the gather is also
-loop-invariant and hoisted out of the loop over microbatches: once a step (embedding, final norm and head of fsdp 2 > tp
-2: one execution each over four microbatches). The TPU compiler hoists only gathers of matmul weights (the head of v5p
-and v6e programs; their embedding stays in the loop), and all gathers of copies of offloaded parameters (v5p and v6e
-programs of 8 layers); not those of a head in a pipeline's loop (pp 4 > fsdp 2 > tp 2 on v5p). If ranks have several
-stages, the head is in a branch of that loop, and its gathers stay there on CPUs too.
+Forward and backward are in the body of the loop over microbatches, where equal gathers are merged. Virtual CPU devices
+also hoist the gather out of this loop: once a step (embedding, final norm and head of fsdp 2 > tp 2: one execution each
+over four microbatches). The TPU compiler hoists only gathers of matmul weights (the head of v5p and v6e programs; their
+embedding stays in the loop) and of copies of offloaded parameters (v5p and v6e programs of 8 layers). It hoists no
+gather of the head out of a pipeline's loop (pp 4 > fsdp 2 > tp 2 on v5p). If ranks have several stages, the head is in
+a branch of that loop, and CPUs do not hoist its gathers either.
 
-`gather params per microbatch` gathers in the body of the loop over microbatches: hoisted on CPU devices, once a step
-(cp 2 > data 2 and dp 2 > cp 2 > tp 2, of 2 and 4 microbatches). On TPUs it is assumed to stay; no such program was
-read.
+With `gather params per microbatch` gathers are in the body of the loop over microbatches. CPU devices hoist them, once
+a step (cp 2 > data 2 and dp 2 > cp 2 > tp 2, of 2 and 4 microbatches). On TPUs they are assumed to stay; no such
+program was read.
 
-XLA unrolls a loop of one iteration, as over a block that occurs once. On virtual CPU devices its gathers are hoisted
-out of the loop over microbatches too, but separately for forward and backward: two executions over two microbatches and
-over four (the dense first layer of a DeepSeek with fsdp 2 > ep 2 and fsdp 2 > tp 2). Experts' explicit gathers are
-merged into one (a Mixtral of one layer, data 2 > expert 2). On TPUs they are assumed to share one that stays in that
-loop; no such program was read.
+XLA unrolls a loop of one iteration, as over a block that occurs once. Virtual CPU devices hoist the gathers of such a
+block too, but separately for forward and backward: two executions over two microbatches and over four (the dense first
+layer of a DeepSeek with fsdp 2 > ep 2 and fsdp 2 > tp 2). Experts' explicit gathers are merged into one (a Mixtral of
+one layer, data 2 > expert 2). On TPUs forward and backward are assumed to share one gather in the loop over
+microbatches; no such program was read.
 """
 
 from __future__ import annotations

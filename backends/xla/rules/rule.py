@@ -19,7 +19,7 @@ def changed(row: Collective, rule: str, **fields: Any) -> Collective:
 
 
 def in_dtype(row: Collective, rule: str, dtype: str, **fields: Any) -> Collective:
-    """Return `row` with its elements sent as `dtype`, and other `fields` changed by `rule`."""
+    """Return `row` sent as `dtype`, with other values in `fields`, and with `rule` added to `realised_by`."""
     sent_bytes = row.buffer_bytes / DTYPE_BYTES[row.dtype] * DTYPE_BYTES[dtype]
     return changed(row, rule, dtype=dtype, buffer_bytes=sent_bytes, **fields)
 

@@ -29,8 +29,6 @@ def multiplying_narrow(hooks: Undivided, plan: Plan) -> Undivided:
     sentences = {op.params[0]: q for op in ops if (q := quantized(plan, op)) is not None}
 
     class Narrow(type(hooks)):  # type: ignore[misc]
-        """The hooks that are wrapped, with a count of the current layer."""
-
         def __init__(self) -> None:
             self.__dict__.update(hooks.__dict__)
             self.layer = 0

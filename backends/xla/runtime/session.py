@@ -123,7 +123,7 @@ class JaxSession:
         return state.not_finite(self._state["params"])
 
     def any(self, flag: bool) -> bool:
-        """Return True on every process if `flag` is true on any; a collective."""
+        """Return True on every process if `flag` is true on any process; a collective call."""
         return flag if self.world == 1 else shards.any_process(flag)
 
     def layouts(self) -> dict[str, str]:

@@ -61,8 +61,8 @@ def fill(
     dtype: str = "fp32",
     stored: Stored = MappingProxyType({}),
 ) -> dict[str, jax.Array]:
-    """Return every parameter of `model` from `initial` in `dtype`, sharded as `where` says. Layers are stacked as in
-    `stacks` (None: in order). Parameters in `stored` are padded with zeros to their shapes in `stored`."""
+    """Return every parameter of `model` in `dtype`, with values from `initial` and shardings from `where`. `stacks`
+    orders the layers (None: as in the model). Parameters in `stored` are padded with zeros to their shapes there."""
     kept, held = np.dtype(DTYPES[dtype]), stacks or undivided(model)
 
     def whole(param: Param) -> Weights:
@@ -148,12 +148,12 @@ def peak_memory_gib(counter: str = "peak_bytes_in_use") -> float | None:
 
 
 def any_process(flag: bool) -> bool:
-    """Return True on every process if `flag` is true on any; a collective."""
+    """Return True on every process if `flag` is true on any process; a collective call."""
     from jax.experimental import multihost_utils
 
     return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
 
 
 def leave() -> None:
-    """Shut the distributed runtime down."""
+    """Shut the distributed runtime of JAX down."""
     jax.distributed.shutdown()  # type: ignore[no-untyped-call]

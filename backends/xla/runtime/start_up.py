@@ -33,7 +33,6 @@ def prepare_environment(devices: int) -> None:
 
 
 def _platforms() -> str:
-    """Return the platforms on which jax looks for devices: this machine's accelerator and the CPU, or the CPU alone."""
     if any(name.startswith(("accel", "vfio")) for name in os.listdir("/dev")):
         return "tpu,cpu"
     return "cuda,cpu" if os.path.exists("/dev/nvidiactl") else "cpu"

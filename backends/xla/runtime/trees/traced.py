@@ -252,8 +252,8 @@ class _Joined:
                 self._compose(right[0], tuple(left))
 
     def _cut(self, before: Axes, after: Axes) -> None:
-        """Record the axes of `after` as slices of the longer axes of `before`: rotary positions split an axis into
-        halves and concatenate them again."""
+        """Record the axes of `after` as slices of the longer axes of `before`: RoPE splits an axis into halves and
+        concatenates them again."""
         for whole, part in zip(before, after, strict=True):
             if self._size[whole] > self._size[part] > 1:
                 self._part_of.setdefault(self._root(part), whole)
