@@ -22,7 +22,7 @@ MIN_WINDOW_S = 0.25
 
 
 class ContentionMeter:
-    """Measures how much processor time other processes use on this machine, from the meter's creation on."""
+    """Measures how much processor time other processes on this host use after the meter is created."""
 
     def __init__(self, stat: Path = STAT) -> None:
         self._stat = stat

@@ -50,7 +50,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Ratios:
-    """A class of published runs. For `SHARE` of them, measured over predicted value is between `low` and `high`."""
+    """A class of published runs. For `SHARE` (80 %) of them, measured over predicted value is in `low` to `high`."""
 
     of: str
     runs: int
@@ -89,7 +89,7 @@ def uncertainty(plan: Plan, step: Step, memory: Memory) -> Uncertainty:
 
 
 def allocated_gib(plan: Plan, memory: Memory) -> Interval:
-    """Return the prediction interval (GiB) of the peak allocated `memory` of the fullest device of `plan`."""
+    """Return the prediction interval (GiB) of the peak allocated on a device of `plan`, predicted in `memory`."""
     least = memory.reserved_gib.low - outside_gib(plan, memory.per_device_gib)
     return ratios(subject_of(plan), "memory").around(memory.allocated_gib, plan, least)
 

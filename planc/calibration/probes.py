@@ -54,7 +54,7 @@ def predicted_s(probe: Probe, cluster: Cluster, groups: Mapping[int, DeviceGroup
 
 
 def neighbour_group(cluster: Cluster, group: int) -> DeviceGroup:
-    """Return a group of `group` adjacent devices, in a machine that is divided into such groups."""
+    """Return a process group of `group` adjacent devices of `cluster`, with its network levels."""
     devices = cluster.devices
     mesh = Mesh.of({"outer": devices // group, "group": group}, Cause(span=Place("", 1, 1, 1, 1), sentence=""))
     return device_group(mesh, cluster, ("group",))

@@ -46,8 +46,7 @@ def even_stages(sharded: Sharded) -> tuple[tuple[int, int], ...]:
 
 
 def stages_text(stages: tuple[tuple[int, int], ...]) -> str:
-    """Return `stages`, (first layer, end) of each, as a `split` sentence has them: `[embed + 9, 2 x 8 layers, 7 +
-    head]`."""
+    """Return `stages`, (first layer, end) of each, as in a `split` sentence: `[embed + 9, 2 x 8 layers, 7 + head]`."""
     sizes = [b - a for a, b in stages]
     parts: list[str] = []
     index = 1

@@ -47,7 +47,7 @@ def add_set(
 
 
 def add_target(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    """Add `--target cuda|xla` for commands that write, run or measure a program."""
+    """Add the option `--target cuda|xla` of commands that write, run or measure a program."""
     parser.add_argument("--target", choices=TARGETS, required=required, help="which stack")
 
 

@@ -21,7 +21,7 @@ class CommandOption:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command with its options. `words` are the legal values of its first argument; without any, that is a file."""
+    """A command with its options. `words` are the legal values of its first argument; if empty, that is a file."""
 
     name: str
     about: str

@@ -33,7 +33,7 @@ def is_foreign_name(file: Path) -> bool:
 
 
 def add_given(parser: argparse.ArgumentParser) -> None:
-    """Add `--set NAME=VALUE`, for a field that the file does not set."""
+    """Add the option `--set NAME=VALUE` for a field that another system's file does not set."""
     help = "the value of a field that the file leaves open"
     parser.add_argument("--set", action="append", default=[], type=_setting, metavar="NAME=VALUE", help=help)
 

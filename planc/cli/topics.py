@@ -95,8 +95,8 @@ def _hardware_names() -> dict[str, dict[str, Callable[[str], Topic]]]:
 
 
 def _hardware(name: str) -> Topic:
-    """Return the page of a chip, link, node, torus or network: its declaration with comments, and the file's other
-    names."""
+    """Return the page of a chip, link, node, torus or network: its declaration and comments, and other names in its
+    file."""
     file, text = next((f, t) for f, t in _texts("hardware").items() if (name in (n for _, n in DECLARATION.findall(t))))
     kind = next(k for k, n in DECLARATION.findall(text) if n == name)
     sentence = next(line for line in text.splitlines() if re.match(rf"{kind}\s+{name}\b", line))

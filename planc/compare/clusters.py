@@ -64,7 +64,7 @@ class OnCluster:
 
     @property
     def days(self) -> float:
-        """Days that the training run takes (a number of days); infinite if no layout fits."""
+        """Number of days that the training run takes; infinite if no layout fits."""
         found = self.run.days if self.run else None
         return float("inf") if found is None else found
 

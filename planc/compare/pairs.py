@@ -16,7 +16,7 @@ Kind = Literal["same", "changed", "new", "gone", "mended", "broken", "wrong"]
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A plan in two versions of a repository. `before` or `after` is None if that version has no such file."""
+    """One plan in two versions of a repository. `before` or `after` is None if the file is missing in that version."""
 
     name: str
     """Its path within both versions, or its name on the command line."""

@@ -13,7 +13,7 @@ class NotWrittenError(ValueError):
 
 
 def own_sentence(text: str, verb: str) -> Sentence:
-    """Return the sentence with `verb` in the plan `text`, no `on TARGET:` one. Raises NotWrittenError without one."""
+    """Return the sentence of `verb` for all targets in the plan `text`. Raises NotWrittenError if there is none."""
     for sentence in parse_text(text, "").sentences:
         if sentence.verb == verb and not sentence.target:
             return sentence

@@ -72,8 +72,7 @@ class Config:
         return value
 
     def numbers(self, name: str) -> tuple[int, ...]:
-        """Return the list of layer indices in field `name`; () if absent. Raises ValueError if it is no list of
-        integers."""
+        """Return the list of layer indices in field `name`; () if absent. Raises ValueError if it is no such list."""
         value = self.value(name, default=[])
         if not isinstance(value, list) or any(isinstance(v, bool) or not isinstance(v, int) for v in value):
             raise ValueError(f"{name} = {value!r} is not a list of whole numbers")

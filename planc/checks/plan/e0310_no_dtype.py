@@ -11,8 +11,7 @@ from planc.ir.plan import Plan
 
 
 def fails(plan: Plan, dtype: str) -> bool:
-    """True if matmuls in `dtype` fail on the chip of `plan`: a GPU that lacks it. XLA and CPUs use a wider dtype
-    instead."""
+    """True if matmuls in `dtype` fail on the chip of `plan`, a GPU. XLA and CPUs use a wider dtype instead."""
     chip = plan.cluster.chip
     return dtype in NARROW and dtype not in chip.flops_per_s and not plan.cluster.has_tpus and not chip.hosts_itself
 

@@ -125,7 +125,7 @@ def _run(run: RunCost | None) -> tuple[str, ...]:
 
 
 def _on_clusters(options: argparse.Namespace) -> int:
-    """Print the best layout on each of several clusters and the recommended cluster. Return 1 if no cluster has a
+    """Print the best layout on each cluster and the recommended cluster. Return the exit status: 1 without any
     layout."""
     from planc.compare.clusters import Choice, compare
     from planc.compare.plan_edit import NotWrittenError

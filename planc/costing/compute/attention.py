@@ -184,8 +184,8 @@ def _stored_scores_s(sharded: Sharded, o: OpSharding, chip: Chip, kernel: Attent
 
 
 def scores_of(sharded: Sharded, o: OpSharding) -> float:
-    """Return the number of attention scores, masked ones included, that a device computes for a microbatch in `o` of
-    `sharded`.
+    """Return the number of attention scores of `o`, masked ones included, that a device of `sharded` computes per
+    microbatch.
 
     In ring attention with a chunk from each end of the sequence per rank, later steps skip half of the scores.
 

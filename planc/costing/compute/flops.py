@@ -173,8 +173,8 @@ def model_flops_per_token(model: Model, sequence_tokens: int) -> float:
 
 
 def backward_of_code(op: Op) -> float:
-    """Return the ratio of backward to forward FLOPs of opaque code `op`: 2; 1 if all its weights are frozen; 0 without
-    one.
+    """Return the ratio of backward to forward FLOPs of opaque code `op`: 2; 1 with frozen weights; 0 without a
+    backward.
 
     >>> backward_of_code(ops["ffn.gate"].op)
     2.0

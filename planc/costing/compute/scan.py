@@ -106,7 +106,7 @@ def model_scan_flops(model: Model) -> float:
 
 
 def _local(sharded: Sharded, o: OpSharding) -> tuple[float, float, float]:
-    """Return the tokens, the elements of all heads' values, and the groups, each on one device."""
+    """Return the number of tokens, of elements of all heads' values, and of groups on one device."""
     dims = ("batch", "sequence", "ssm_heads", "ssm_head_dim", "ssm_groups")
     batch, sequence, heads, width, groups = (local_length(sharded.plan, d, o.layout.get(d, ())) for d in dims)
     return batch * sequence, heads * width, groups

@@ -29,7 +29,7 @@ def axis_orders(mesh: Mesh) -> Iterator[Mesh]:
 
 
 def moving_axes(mesh: Mesh) -> list[str]:
-    """Return the axes of `mesh` whose position matters: those of several ranks, and those that a view replaces.
+    """Return the axes of `mesh` whose position matters: those of several ranks, or replaced by a view.
 
     >>> moving_axes(plan.mesh)
     ['pp', 'fsdp', 'tp']
