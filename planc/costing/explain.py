@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from planc.costing.compute.quantize import s_per_flop
 from planc.costing.compute.section import host_s, op_s, table_for
 from planc.costing.costed import CostedPlan
 from planc.costing.machine.collective_time import collective_table
@@ -12,7 +13,10 @@ from planc.costing.step.span_names import optimizer_cause, transfer_words
 from planc.costing.step.step_time import copies_run
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause, Value
+from planc.ir.hardware import LIBRARIES
+from planc.ir.op_tables import SIZES
 from planc.ir.report import TimedCollective
+from planc.ir.sharding import OpSharding, Sharded
 from planc.sharding.recompute import replay
 from planc.sharding.stage_assignment import microbatches_each
 
@@ -53,7 +57,7 @@ def _compute(costed: CostedPlan) -> Iterator[Seconds]:
         times = microbatches_each(plan) * copies
         for o in ops:
             what = f"{o.op.kind} of {o.op.region}" if o.op.kind == "matmul" else o.op.kind
-            tables.setdefault(what, {})[table_for(sharded, o, chip)] = None
+            tables.setdefault(what, {})[table_for(sharded, o, chip) or _library(sharded, o)] = None
             forward, backward = op_s(sharded, o, chip), op_s(sharded, o, chip, backward=True)
             done[what] = done.get(what, 0.0) + times * (forward + backward)
             if o.op.name in names:
@@ -71,9 +75,17 @@ def _compute(costed: CostedPlan) -> Iterator[Seconds]:
 
 
 def _measured(tables: Iterable[str]) -> str:
-    """Return a clause that names the tables of measured rates used; "" if none was."""
-    named = [table for table in tables if table]
-    return f", by the table of {' and '.join(named)}" if named else ""
+    """Return a clause that names the tables of measured rates used, or the library that ran matmuls; "" for neither."""
+    named = [f"the table of {table}" if table.split()[0] in SIZES else table for table in tables if table]
+    return f", by {' and '.join(named)}" if named else ""
+
+
+def _library(sharded: Sharded, o: OpSharding) -> str:
+    """Return in words the library that runs matmul `o` and the rate at which large ones run; "" for other ops."""
+    if o.op.kind != "matmul":
+        return ""
+    rate = 1 / s_per_flop(sharded, o.op, sharded.plan.cluster.chip)
+    return f"{LIBRARIES[sharded.stack.matmuls]} at up to {rate / 1e12:.0f} TFLOP/s"
 
 
 HOST = "the host"

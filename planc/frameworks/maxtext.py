@@ -42,6 +42,7 @@ GPUS = (*AMPERE, "h100", "h200", "h800", *BLACKWELL)
 POLICY = Policy(
     name="maxtext",
     title="MaxText",
+    matmuls="xla",
     kernel_on=dict.fromkeys(GPUS, "cudnn"),
     tp_overlap="async_matmul",
     prefetched=1,

@@ -46,6 +46,7 @@ POLICY = Policy(
     name="megatron",
     spread=0.05,
     title="Megatron-LM",
+    matmuls="te",
     kernel="cudnn",
     whole_blocks=True,
     scatters_sends_on=AMPERE,

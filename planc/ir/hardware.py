@@ -44,6 +44,15 @@ NARROW = ("float8", "float4")
 OPS = ("reduce_scatter", "all_reduce", "all_to_all")
 """Collectives for which a link or network may state an efficiency: `all_reduce_efficiency = 60 %`."""
 Rated = Annotated[str, OneOf(RATES, "a dtype of a chip's rates")]
+Library = Literal["torch", "torch_2_1", "te", "xla"]
+LIBRARIES: dict[Library, str] = {
+    "torch": "torch's cuBLAS",
+    "torch_2_1": "cuBLAS 12.1 of torch 2.1",
+    "te": "Transformer Engine",
+    "xla": "XLA",
+}
+"""Libraries that run matmuls: cuBLAS as torch calls it, in eager programs and compiled ones, and its first release for
+Hopper; Transformer Engine's calls of cuBLASLt; XLA."""
 Narrow = Annotated[str, OneOf(NARROW, "a narrow dtype")]
 OpOfLink = Annotated[str, OneOf(OPS, "a collective")]
 
@@ -65,6 +74,12 @@ class Chip(Value):
     """Fixed cost of launching one kernel (s)."""
     narrow_efficiency: dict[Narrow, Share] = field(default_factory=dict)
     """Matmul efficiency of dtypes below 16 bits, if it differs."""
+    te_speed: Factor = 1.0
+    """Speed of Transformer Engine's matmuls relative to torch's, whose efficiencies the chip has, in any dtype."""
+    xla_speed: Factor = 1.0
+    """The same of XLA's, on a chip that torch runs on too."""
+    torch_2_1_speed: Factor = 1.0
+    """The same of torch 2.1's, whose cuBLAS 12.1 was the first for Hopper."""
     dispatch_s: Seconds = 0.0
     """Host time to launch one op (s); shorter kernels are host-bound."""
     matmul_depth: Depth = 0.0
@@ -99,9 +114,11 @@ class Chip(Value):
         """True for a CPU, where one processor launches and runs the ops."""
         return not self.cores
 
-    def efficiency(self, dtype: str) -> float:
-        """Return the fraction (0 to 1) of the peak rate of `dtype` (`fp32`, `bf16`, ...) that large matmuls reach."""
-        return self.narrow_efficiency.get(dtype, self.matmul_efficiency)
+    def efficiency(self, dtype: str, library: Library = "torch") -> float:
+        """Return the fraction (0 to 1) of the peak rate of `dtype` (`fp32`, `bf16`, ...) that large matmuls of
+        `library` reach."""
+        speed = getattr(self, f"{library}_speed", 1.0)
+        return min(1.0, speed * self.narrow_efficiency.get(dtype, self.matmul_efficiency))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from dataclasses import field
 from typing import Literal
 
 from planc.diag.fast_dataclass import dataclass
+from planc.ir.hardware import Library
 from planc.ir.model import Model
 
 Loss = Literal["ops", "narrow", "fp32_in_place", "gradient", "in_place"]
@@ -34,6 +35,8 @@ class Policy:
     name: str
     title: str
     """The framework's own name."""
+    matmuls: Library = "torch"
+    """The library that runs matmuls; a chip's hardware file has its speed."""
     kernel: str = ""
     """The default attention kernel; "" is FlashAttention-2."""
     kernel_on: Mapping[str, str] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planc.diag.fast_dataclass import dataclass
-from planc.ir.hardware import Cluster
+from planc.ir.hardware import Cluster, Library
 from planc.ir.policy import Policy
 from planc.ir.target import NO_TARGET, AnyTarget, Target
 
@@ -24,6 +24,11 @@ class Stack:
     def own(self) -> bool:
         """True if programs that planc writes run the plan, False if another framework does (`realise as FRAMEWORK`)."""
         return self.policy.name == "planc"
+
+    @property
+    def matmuls(self) -> Library:
+        """The library that runs matmuls: XLA on TPUs, elsewhere the framework's."""
+        return "xla" if self.xla else self.policy.matmuls
 
     @property
     def target(self) -> AnyTarget:

@@ -72,6 +72,34 @@ def test_kernels_of_attention(tmp_path: Path) -> None:
     assert seconds(words.format("unfused")) > moved > plain
 
 
+def test_unfused_attention_of_heads_of_odd_width_has_no_tensor_cores(tmp_path: Path) -> None:
+    """Heads of 150 and of 108 elements are no rows of whole 16 bytes, those of 144 are; a fused kernel pads them."""
+
+    def seconds(width: int, kernel: str) -> float:
+        text = f"{DATA.replace('llama3_8b', f'llama3_8b(head_dim = {width})')}attention.core as {kernel}\n"
+        sharded = sharded_of(tmp_path, text)
+        return attention_s(sharded, op_of(sharded, "attention.core"), sharded.plan.cluster.chip, backward=True)
+
+    assert seconds(150, "unfused") > 3 * seconds(144, "unfused") and seconds(108, "unfused") > seconds(144, "unfused")
+    assert seconds(150, "flash") < 1.1 * seconds(144, "flash")
+
+
+def test_matmuls_run_at_the_speed_of_their_library(tmp_path: Path) -> None:
+    """A framework's library divides the seconds of matmuls by its speed on the chip, in any dtype, and no others'."""
+
+    def seconds(framework: str, name: str) -> float:
+        text = f"{DATA}quantize ffn.down as float8\nrealise as {framework}\n"
+        sharded = sharded_of(tmp_path, text, te_speed=1.1, xla_speed=1.2, torch_2_1_speed=0.8, launch_s=0.0)
+        return sum(products_s(sharded, op_of(sharded, name), sharded.plan.cluster.chip, backward=True))
+
+    for name in ("ffn.gate", "ffn.down"):
+        torch = seconds("torchtitan", name)
+        assert seconds("bridge", name) == pytest.approx(torch / 1.1), name
+        assert seconds("maxtext", name) == pytest.approx(torch / 1.2), name
+        assert seconds("llm_foundry", name) == pytest.approx(torch / 0.8), name
+        assert seconds("planc", name) == torch, name
+
+
 def test_narrow_heads_are_slower(tmp_path: Path) -> None:
     wide, narrow = (sharded_of(tmp_path, DATA.replace("llama3_8b", f"llama3_8b(head_dim = {d})")) for d in (128, 64))
     chip = wide.plan.cluster.chip

@@ -17,6 +17,7 @@ from planc.ir.attention_kernel import AttentionKernel
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import Chip
 from planc.ir.op_tables import OpTable, table_of
+from planc.ir.policy import AMPERE
 from planc.ir.probe import attention_flops
 from planc.ir.sharding import OpSharding, Sharded
 from planc.sharding.local import local_elements
@@ -129,7 +130,8 @@ def repeated_bytes(sharded: Sharded, o: OpSharding) -> float:
 
 
 KERNELS = {"triton": 0.5, "cudnn": 1.5}
-"""Speed of some attention kernels relative to FlashAttention-2: its predecessor in Triton, and cuDNN's."""
+"""Speed of some attention kernels relative to FlashAttention-2: its predecessor in Triton, and cuDNN's, from Hopper on.
+On Ampere both use the same instructions, and Transformer Engine takes FlashAttention-2."""
 MOST_EFFICIENT = 0.9
 EXPONENTIALS = 32
 """Softmax cost per score, as extra head_dim columns: small heads are less efficient."""
@@ -151,7 +153,8 @@ def attention_efficiency(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
     0.9
     """
     plan = sharded.plan
-    speed = KERNELS.get(plan.attention.runs, 1.0) if plan.attention else 1.0
+    runs = plan.attention.runs if plan.attention else ""
+    speed = 1.0 if runs == "cudnn" and chip.name in AMPERE else KERNELS.get(runs, 1.0)
     shape = head_share(head_widths(sharded.model, o.op) / 2, chip.name)
     return min(MOST_EFFICIENT, chip.attention_efficiency * speed * shape)
 
@@ -178,7 +181,8 @@ def _stored_scores_s(sharded: Sharded, o: OpSharding, chip: Chip, kernel: Attent
         again = o.ring or o.op.name not in _replayed(sharded, o)
         times = 2.5 if again else 2.0
         score_bytes = kernel.backward_bytes + (kernel.replay_bytes if again else 0.0)
-    arithmetic_s = times * _product_flops(sharded, o, scores) * dtype_s_per_flop(chip, sharded.plan.precision.compute)
+    each_s = dtype_s_per_flop(chip, sharded.plan.precision.compute, sharded.stack.matmuls)
+    arithmetic_s = times * _product_flops(sharded, o, scores) * each_s
     traffic = score_bytes * scores + times * op_bytes(sharded, o)
     return arithmetic_s + traffic / memory_bytes_per_s(chip) + 2 * times * chip.launch_s
 
@@ -211,6 +215,12 @@ def _replayed(sharded: Sharded, o: OpSharding) -> tuple[str, ...]:
     return replay(sharded.plan, kind).ops if kind is not None else ()
 
 
+TENSOR_CORE = 8
+"""Elements of 16 bits in the 16 bytes to which cuBLAS wants rows aligned: with heads of any other width the batched
+matmuls of unfused attention run without tensor cores (12.2 TFLOP/s on an A100 for heads of 140, 132.7 for heads of
+128: pytorch issue 83272)."""
+
+
 def _unfused_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
     """Return the seconds of attention without a fused kernel: matmuls, and passes over all scores."""
     plan, model = sharded.plan, sharded.model
@@ -221,6 +231,7 @@ def _unfused_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -
     if backward:
         products += [Gemm(rows, query, keys, heads), Gemm(keys, query, rows, heads)]
         products[:2] = [Gemm(rows, keys, value, heads), Gemm(keys, value, rows, heads)]
-    one = dtype_s_per_flop(chip, plan.precision.compute)
+    aligned = query % TENSOR_CORE == 0 == value % TENSOR_CORE
+    one = dtype_s_per_flop(chip, plan.precision.compute if aligned else "fp32", sharded.stack.matmuls)
     products_s = sum(gemm_s(g, chip, one, DTYPE_BYTES[plan.precision.compute]) for g in products)
     return products_s + UNFUSED_BYTES[backward] * heads * rows * keys / memory_bytes_per_s(chip) + 2 * chip.launch_s

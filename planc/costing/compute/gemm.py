@@ -166,7 +166,7 @@ def products_s(sharded: Sharded, o: OpSharding, chip: Chip, backward: bool) -> t
     """
     gemm, share = fused_of(sharded, o)
     gemm = _with_shared_tiles(sharded, gemm)
-    one = s_per_flop(sharded.plan, o.op, chip)
+    one = s_per_flop(sharded, o.op, chip)
     size, dtype = DTYPE_BYTES[sharded.plan.precision.compute], product_dtype(sharded.plan, o.op)
     at_once = sharded.stack.policy.expert_streams or inf
     host_s = _started_s(sharded, gemm)
@@ -240,7 +240,7 @@ def update_s(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
     >>> update_s(sharded, ops["ffn.gate"], h100)  # it has no update
     0.0
     """
-    one, size = s_per_flop(sharded.plan, o.op, chip), DTYPE_BYTES[sharded.plan.precision.compute]
+    one, size = s_per_flop(sharded, o.op, chip), DTYPE_BYTES[sharded.plan.precision.compute]
     dtype = product_dtype(sharded.plan, o.op)
     return sum((gemm_s(Gemm(*g), chip, one, size, dtype=dtype) for g in update_products(sharded, o)[:1]), 0.0)
 

@@ -31,19 +31,20 @@ def _quantized(plan: Plan, op: Op) -> Quantize | None:
     return None
 
 
-def s_per_flop(plan: Plan, op: Op, chip: Chip) -> float:
-    """Return the seconds per FLOP of matmul `op` on `chip`, at the achieved rate of its dtype in `plan`. It is the mean
-    over layers if only some are quantized.
+def s_per_flop(sharded: Sharded, op: Op, chip: Chip) -> float:
+    """Return the seconds per FLOP of op `op` at the rate that the stack's library achieves in its dtype on `chip`; a
+    mean over layers if the plan in `sharded` quantizes only some of them.
 
-    >>> f"{1 / s_per_flop(plan, ops['ffn.gate'].op, h100) / 1e12:.0f} TFLOP/s"  # nothing is quantized: bf16
+    >>> f"{1 / s_per_flop(sharded, ops['ffn.gate'].op, h100) / 1e12:.0f} TFLOP/s"  # nothing is quantized: bf16
     '989 TFLOP/s'
     """
-    wide = dtype_s_per_flop(chip, plan.precision.compute)
+    plan, library = sharded.plan, sharded.stack.matmuls
+    wide = dtype_s_per_flop(chip, plan.precision.compute, library)
     chosen = quantized(plan, op)
     if chosen is None:
         return wide
     kept = sum(end - begin for begin, end in chosen.kept_layers) / plan.model.layers
-    return kept * wide + (1 - kept) * dtype_s_per_flop(chip, chosen.dtype)
+    return kept * wide + (1 - kept) * dtype_s_per_flop(chip, chosen.dtype, library)
 
 
 def product_dtype(plan: Plan, op: Op) -> str:

@@ -6,7 +6,7 @@ cited in `plans/hardware`.
 
 from __future__ import annotations
 
-from planc.ir.hardware import Chip
+from planc.ir.hardware import Chip, Library
 
 
 def memory_bytes_per_s(chip: Chip) -> float:
@@ -39,10 +39,11 @@ def peak_flops_per_s(chip: Chip, dtype: str) -> float:
     return chip.flops_per_s[rated_dtype(chip, dtype)]
 
 
-def dtype_s_per_flop(chip: Chip, dtype: str) -> float:
-    """Return the seconds per FLOP on one device of `chip` in `dtype`: 1 / (peak times matmul efficiency).
+def dtype_s_per_flop(chip: Chip, dtype: str, library: Library = "torch") -> float:
+    """Return the seconds per FLOP on one device of `chip` in `dtype` by the matmuls of `library`: 1 / (peak times
+    matmul efficiency).
 
     >>> f"{1 / dtype_s_per_flop(h100, 'bf16') / 1e12:.0f} TFLOP/s"
     '989 TFLOP/s'
     """
-    return chip.devices / (peak_flops_per_s(chip, dtype) * chip.efficiency(dtype))
+    return chip.devices / (peak_flops_per_s(chip, dtype) * chip.efficiency(dtype, library))
