@@ -173,6 +173,22 @@ def test_ranks_that_make_one_product_lay_it_out_whole_first() -> None:
     assert summed_first(propagated(plan_of("whole", "dp 2 > tp 2", "use ddp over dp", "use vocab over tp"))) == []
 
 
+def test_a_projection_is_divided_in_whole_heads() -> None:
+    """As its weight lies: XLA would exchange parts of heads, or gather the weight and divide the rows instead."""
+    within = "shard head_dim over tp in projection"
+    of = propagated(plan_of("within", "fsdp 2 > tp 2", "use fsdp over fsdp", SP, within))
+    whole, heads = ((("fsdp",), (), axes, ()) for axes in ((), ("tp",)))
+    assert activation_spec(of, "attention.q") == whole
+    made, read = exchanged(of)["attention.q"], exchanged(of)["attention.mixed"]
+    assert made == ((heads,), ()) and read == ((), (heads,))
+    assert '"attention.q": P("fsdp", None, None, None),  # all-gather heads over tp from attention.q' in emit(of)
+    of = propagated(plan_of("within", "tp 2", "shard heads over tp", within, model="deepseek_micro(head_dim = 8)"))
+    assert not {"attention.v", "attention.mixed"} & {*exchanged(of)}
+    one = "llama_micro(kv_heads = 1, head_dim = 16)"
+    of = propagated(plan_of("within", "fsdp 2 > tp 2", "use fsdp over fsdp", SP, within, model=one))
+    assert exchanged(of)["attention.k"] == (((("fsdp",), (), (), ("tp",)),), ())
+
+
 def test_a_gradient_in_a_pipeline_is_gathered_once() -> None:
     """On CPU devices alone: the TPU compiler was not seen to gather it twice."""
     mesh = ("pp 2 > fsdp 2 > tp 2", "use fsdp over fsdp", TP, SP, "use pp over pp as 1f1b")

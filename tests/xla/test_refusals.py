@@ -183,3 +183,11 @@ def test_compiled_regions_are_noted_and_not_refused() -> None:
     assert refusals(of) == []
     (note,) = BACKEND.notes(of)
     assert note.code == "N0906" and "compile blocks, loss" in note.message
+
+
+def test_parts_of_heads_are_refused() -> None:
+    """XLA divides a projection in blocks of whole heads: three of two ranks would be one and a half."""
+    within, model = "shard head_dim over tp in projection", "llama_micro(heads = 6, kv_heads = {}, head_dim = 16)"
+    for heads, why in ((3, "3 kv_heads are no multiple of 2"), (2, ""), (1, "")):
+        of = propagated(plan_of("parts", "tp 2", within, model=model.format(heads)))
+        assert [why in d.message and "head_dim" in d.message for d in refusals(of)] == ([True] if why else [])

@@ -394,3 +394,13 @@ def test_sums_of_one_slice_stay_as_they_are() -> None:
     one = propagated(plan_of("one", "fsdp 8 > tp 2", *sentences, model=SLICES_MODEL, cluster="tpu_v5p(2x2x4)"))
     found = realise(one, semantic_collectives(one))
     assert found and not any("sum_within_slices_first" in row.realised_by for row in found)
+
+
+def test_saved_keys_are_gathered_again_on_tpus_alone() -> None:
+    """Four layers and four microbatches, attention alone recomputed: 64 gathers on v5p, 32 on CPU devices."""
+    for cluster, calls in (("tpu_v5p(2x2x1)", 64), ("4 x cpu_local", 32)):
+        sentences = ("use fsdp over dp", "use cp over cp as all_gather", "compute bf16", "recompute attention.core")
+        batch = "16 x 2048 tokens microbatch 2"
+        of = propagated(plan_of("kept", "dp 2 > cp 2", *sentences, model=LLAMA, batch=batch, cluster=cluster))
+        found = realise(of, semantic_collectives(of))
+        assert sum(r.count for r in found if (r.op, r.axis, r.carries) == ("all_gather", "cp", "activation")) == calls

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Literal
 from planc.backends.xla.analysis.mesh_factors import parts
 from planc.ir.model import EXPERTS
 from planc.ir.plan import Noun, Plan
-from planc.ir.sharding import Layout, OpSharding, ParamSharding, Sharded
+from planc.ir.sharding import Layout, Move, OpSharding, ParamSharding, RedistributionStep, Sharded
 from planc.sharding.propagate import override_of
+from planc.sharding.redistribute import steps_between
 
 if TYPE_CHECKING:
     from planc.ir.backend import StateLayout
@@ -88,7 +89,34 @@ def activation_spec(sharded: Sharded, tensor: str) -> Spec:
 
 def spec_of(plan: Plan, dims: tuple[str, ...], layout: Layout) -> Spec:
     """Return `layout` as a spec of a tensor with named `dims`, one entry per dim; axes of size 1 are left out."""
-    return tuple(parts(plan, outermost_first(plan, d, layout.get(d, ()))) for d in dims)
+    laid = in_whole_heads(plan, dims, layout)
+    return tuple(parts(plan, outermost_first(plan, d, laid.get(d, ()))) for d in dims)
+
+
+def in_whole_heads(plan: Plan, dims: tuple[str, ...], layout: Layout) -> Layout:
+    """Return `layout` of a tensor with named `dims` with the axes of `head_dim` at the heads, while a rank has several.
+
+    A projection's weight has both in one dim, heads outermost, and XLA shards it in contiguous blocks: a block is some
+    heads. A rank with a part of each head would need an all-to-all before the heads, and one after them.
+    """
+    within = layout.get("head_dim", ())
+    if not within:
+        return layout
+    heads = dims[dims.index("head_dim") - 1]
+    held, rest = layout.get(heads, ()), tuple[str, ...]()
+    for axis in within:
+        if plan.model.sizes[heads] > plan.mesh.size(*held):
+            held = (*held, axis)
+        else:
+            rest = (*rest, axis)
+    return {**layout, heads: held, "head_dim": rest}
+
+
+def steps_of(sharded: Sharded, move: Move) -> tuple[RedistributionStep, ...]:
+    """Return the steps of `move` in the program of `sharded`, which shards whole heads: see `in_whole_heads`."""
+    dims = sharded.model.tensor[move.tensor].dims
+    before, after = (in_whole_heads(sharded.plan, dims, layout) for layout in (move.before, move.after))
+    return steps_between(before, move.partial, after) if (before, after) != (move.before, move.after) else move.steps
 
 
 def outermost_first(plan: Plan, dim: str, axes: tuple[str, ...]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from planc.backends.xla.analysis.layouts import (
     param_spec,
     repeated_over,
     spec_of,
+    steps_of,
     uncut,
 )
 from planc.backends.xla.analysis.mesh_factors import aliases, atoms
@@ -147,7 +148,7 @@ def exchanged(sharded: Sharded) -> dict[str, Exchange]:
     made: dict[str, tuple[Spec, ...]] = {}
     read: dict[str, list[tuple[OpSharding, Move | None]]] = {}
     for o in _ops(sharded):
-        if o.settle is not None and (_gathers_twice(sharded, o) if o.partial else _stated(o, o.settle)):
+        if o.settle is not None and (_gathers_twice(sharded, o) if o.partial else _stated(sharded, o, o.settle)):
             made[o.op.output] = (_spec(sharded, o.op.output, o.settle.before),)
         for name, move in zip(o.op.inputs, o.redistributions, strict=True):
             read.setdefault(name, []).append((o, move))
@@ -156,17 +157,25 @@ def exchanged(sharded: Sharded) -> dict[str, Exchange]:
         move = found[0][1]
         if move is None or any(m is None or m.after != move.after for _, m in found):
             continue
-        if any(_stated(o, move) for o, _ in found):
+        if any(_stated(sharded, o, move) for o, _ in found):
             # First the sharded layout again: otherwise XLA would save the gathered tensor for the backward.
-            rests = () if _exchanges(move) else (activation_spec(sharded, name),)
+            gathers = any(s.kind == "all_gather" for s in move.steps)
+            rests = (activation_spec(sharded, name),) if gathers and not _exchanges(sharded, move) else ()
             there[name] = (*rests, _spec(sharded, name, move.after))
     return {name: (made.get(name, ()), there.get(name, ())) for name in dict.fromkeys((*made, *there))}
 
 
-def _stated(o: OpSharding, move: Move) -> bool:
+def _stated(sharded: Sharded, o: OpSharding, move: Move) -> bool:
     """True if the program states the intermediate layout of the redistribution `move` at the op `o`: for an all-to-all,
-    and at a matmul that several ranks compute whole, which XLA would otherwise split between them and gather."""
-    return _exchanges(move) or (o.op.kind == "matmul" and bool(repeated_over(o)))
+    and at a matmul that several ranks compute whole, or whose input and result are both redistributed over one axis.
+    XLA would otherwise split the matmul between the ranks, and gather its result or its weight."""
+    if o.op.kind != "matmul":
+        return _exchanges(sharded, move)
+    into, out = (
+        {a for m in moves if m is not None for s in steps_of(sharded, m) for a in s.axes}
+        for moves in (o.redistributions, (o.settle,))
+    )
+    return _exchanges(sharded, move) or bool(into & out or repeated_over(o))
 
 
 def _gathers_twice(sharded: Sharded, o: OpSharding) -> bool:
@@ -180,8 +189,8 @@ def _gathers_twice(sharded: Sharded, o: OpSharding) -> bool:
     return scatters and pipelined(sharded.plan) and not sharded.plan.cluster.has_tpus
 
 
-def _exchanges(move: Move) -> bool:
-    return any(s.kind == "all_to_all" for s in move.steps)
+def _exchanges(sharded: Sharded, move: Move) -> bool:
+    return any(s.kind == "all_to_all" for s in steps_of(sharded, move))
 
 
 def _spec(sharded: Sharded, tensor: str, layout: Layout) -> Spec:
@@ -219,7 +228,7 @@ def _activation(sharded: Sharded, tensor: Tensor) -> list[str]:
 
 def collectives(sharded: Sharded, tensor: str) -> list[str]:
     """Return comments about the redistributions of `tensor`, from its producer's layout and to its readers' layouts."""
-    settled = [_comment(o.settle, f"from {o.op.name}") for o in _ops(sharded) if o.op.output == tensor]
+    settled = [_comment(sharded, o.settle, f"from {o.op.name}") for o in _ops(sharded) if o.op.output == tensor]
     return list(dict.fromkeys(s for s in (*settled, *_redistributed_inputs(sharded, tensor)) if s))
 
 
@@ -231,15 +240,15 @@ def _redistributed_inputs(sharded: Sharded, tensor: str) -> Iterator[str]:
             if name == tensor and move is not None:
                 readers.setdefault(repr(move.after), (move, []))[1].append(o.op.name)
     for move, names in readers.values():
-        yield _comment(move, f"for {', '.join(names)}")
+        yield _comment(sharded, move, f"for {', '.join(names)}")
 
 
 def _ops(sharded: Sharded) -> Iterator[OpSharding]:
     yield from chain.from_iterable(sharded.ops.values())
 
 
-def _comment(move: Move | None, where: str) -> str:
-    steps = [_step(s) for s in move.steps if s.kind != "slice"] if move else []
+def _comment(sharded: Sharded, move: Move | None, where: str) -> str:
+    steps = [_step(s) for s in steps_of(sharded, move) if s.kind != "slice"] if move else []
     return f"{', '.join(steps)} {where}" if steps else ""
 
 

@@ -15,6 +15,7 @@ from planc.backends.xla.analysis.attention import (
     keyed_axes,
     splash_block,
 )
+from planc.backends.xla.analysis.layouts import in_whole_heads
 from planc.backends.xla.analysis.narrow_products import products, recipe, segments
 from planc.backends.xla.analysis.offload import saved_on_host
 from planc.backends.xla.analysis.pipeline import SCHEDULES, pipelined, shards_of_rows, uneven
@@ -253,3 +254,16 @@ def _uneven_shards(sharded: Sharded) -> Iterator[Diagnostic]:
         if length % parts and shard.dim != "vocab":
             why = f"it shards {shard.dim} evenly, and {length} is no multiple of {parts}"
             yield _refused(shard.cause, why)
+        if shard.dim == "head_dim":
+            yield from (_refused(shard.cause, why) for why in _parts_of_heads(sharded, shard.axes))
+
+
+def _parts_of_heads(sharded: Sharded, within: tuple[str, ...]) -> Iterator[str]:
+    """Yield why the axes `within`, which shard `head_dim`, cannot shard blocks of whole heads."""
+    plan = sharded.plan
+    for p in sharded.params:
+        for dims, axes in zip(p.param.shape_dims, p.compute, strict=True):
+            if dims[-1] == "head_dim" and len(dims) > 1 and {*axes} & {*within}:
+                held = in_whole_heads(plan, dims, {"head_dim": axes}).get(dims[0], ())
+                if plan.model.sizes[dims[0]] % (parts := plan.mesh.size(*held)):
+                    yield f"it shards whole heads, and {plan.model.sizes[dims[0]]} {dims[0]} are no multiple of {parts}"

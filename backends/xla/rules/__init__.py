@@ -42,12 +42,14 @@ from planc.backends.xla.rules import (
     promote_bf16,
     reduce_per_reader,
     regather_saved_activations,
+    shard_whole_heads,
     sum_within_slices_first,
 )
 from planc.backends.xla.rules.rule import Rows
 from planc.ir.sharding import Sharded
 
 ORDER = (
+    shard_whole_heads,
     keep_whole_what_no_rank_divides,
     expert_buffers,
     expert_capacity_slots,

@@ -5,24 +5,30 @@ as gathered over the sequence's ranks (cp 4: one gather of each a layer), except
 tensors between its ticks. Outside the blocks forward and backward share one gather, except for the head of a pipeline
 on virtual CPU devices. Read from fsdp 2 > tp 2 with sequence over tp: two more a layer; from pp 2 > dp 2 > cp 2: 30
 gathers of keys and values in the forward and 30 in the backward.
+
+A recompute that reads a saved activation shares the backward's gather (recompute of q, k and v, on CPU devices and
+v5p). That of saved keys gathers nothing, but the TPU compiler gathers them again (recompute of attention alone on v5p:
+64 gathers and not 32).
 """
 
 from __future__ import annotations
 
 from planc.backends.xla.analysis.pipeline import pipelined
-from planc.backends.xla.analysis.saved_by_blocks import layers_that_save
+from planc.backends.xla.analysis.saved_by_blocks import layers_that_save, saved_by_replayed_blocks
 from planc.backends.xla.rules.rule import Rows, changed, of_tokens, platform
-from planc.ir.collective import Collective
+from planc.ir.collective import Collective, Phase
 from planc.ir.sharding import Sharded
 
 NAME = "regather_saved_activations"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
-    keys = set() if pipelined(sharded.plan) else {t for o in sharded.op.values() for t in o.op.whole_of}
-    again = [r for r in rows if _is_forward_gather(r) and r.tensor not in keys and not of_tokens(sharded, r)]
+    keys = {t for o in sharded.op.values() for t in o.op.whole_of}
+    apart = set() if pipelined(sharded.plan) else keys
+    again = [r for r in rows if _is_gather(r, "forward") and r.tensor not in apart and not of_tokens(sharded, r)]
+    held, repeated = saved_by_replayed_blocks(sharded), keys if platform(sharded) == "tpu" else ()
     return (
-        *rows,
+        *(r for r in rows if r.tensor in repeated or not (_is_gather(r, "recompute") and r.tensor in held[r.section])),
         *(changed(r, NAME, phase="backward", count=count) for r in again if (count := _times_saved(sharded, r))),
     )
 
@@ -36,5 +42,5 @@ def _times_saved(sharded: Sharded, row: Collective) -> int:
     return round(row.count * layers_that_save(sharded, row.section, row.tensor))
 
 
-def _is_forward_gather(row: Collective) -> bool:
-    return (row.carries, row.op, row.phase) == ("activation", "all_gather", "forward")
+def _is_gather(row: Collective, phase: Phase) -> bool:
+    return (row.carries, row.op, row.phase) == ("activation", "all_gather", phase)
