@@ -70,6 +70,9 @@ class Policy:
     expert_bias_in_fp32: bool = False
     """True if the bias of an expert's last matmul is multiplied by the token's weight and added in fp32, op by op;
     other biases are fused into the matmul."""
+    launch_wait_s: float = 0.0
+    """Time (s) that the device waits for the host at each op of a pipeline, because launches block until the kernel
+    ends."""
     update_passes: int = 0
     """Passes over the bytes of a stored master weight in clipping and AdamW's update; 0 if the update is one kernel."""
     fuses_amax: bool = False
@@ -82,6 +85,11 @@ class Policy:
     """The dtype of gradient reduction in its own configurations."""
     grads_as_reduced: bool = False
     """True if gradients are stored in the dtype they are reduced in; False for fp32."""
+    keeps_narrow_grads: bool = False
+    """True if the gradients that a backward makes in the compute dtype stay allocated beside unsharded fp32 gradients,
+    to which they are added."""
+    bucket_elements: float = 0.0
+    """Elements of the flat buffer in which gradients are reduced, at most; 0 for none of its own."""
     updates_in_fp32: bool = False
     """True if the update needs fp32 gradients: an fp32 copy of the shard that a rank updates is then live with the
     optimizer state, after the activations are freed."""

@@ -339,7 +339,8 @@ class Bounds:
         stored = self._stored_as[family.variants[0]], _keeps_gathered(pipeline)
         used = tuple([n > 1 for n in family.sizes])  # of one rank, they divide no parameters to gather
         narrow = (stored, family.microbatches, used) if self._narrow else None
-        return self.cache, (family.microbatch, narrow, family.inside, family.strides)
+        waits = family.ranks > 1 and self._stack.policy.launch_wait_s > 0
+        return self.cache, (family.microbatch, narrow, family.inside, family.strides, waits)
 
     @cached_on(lambda b, family: (b.cache, (family.microbatch, family.inside)))
     def _saved_of(self, family: LayoutFamily) -> SavedActivations:

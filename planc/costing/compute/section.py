@@ -58,7 +58,7 @@ def _rerun(sharded: Sharded, section: Section, chip: Chip, forward: dict[str, fl
     return [*(forward[name] for name in again.ops), *updates]
 
 
-@cached_on(lambda sharded, section, chip: (cache_of(sharded, chip), section))
+@cached_on(lambda sharded, section, chip: (cache_of(sharded, chip), (section, _launch_wait_s(sharded))))
 def _once_each(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
     """Return the seconds of a section's forward and backward, without recompute."""
     backward = ops_s(sharded, section, chip, backward=True).values()
@@ -92,21 +92,35 @@ def host_s(sharded: Sharded, section: Section, chip: Chip) -> tuple[float, float
     plan = sharded.plan
     forward, backward = ops_s(sharded, section, chip), ops_s(sharded, section, chip, backward=True).values()
     rerun = _rerun(sharded, section, chip, forward)
+    each_s = _launch_wait_s(sharded)
     wait = dispatched_s(forward.values(), chip) - sum(forward.values()) + dispatched_s(backward, chip) - sum(backward)
-    return wait, (dispatched_s(rerun, chip) - sum(rerun)) / plan.recompute.every
+    again = dispatched_s(rerun, chip) - sum(rerun) + each_s * len(rerun)
+    return wait + each_s * (len(forward) + len(backward)), again / plan.recompute.every
 
 
-@cached_on(lambda sharded, section, chip, backward=False: (cache_of(sharded, chip), (section, backward)))
+@cached_on(
+    lambda sharded, section, chip, backward=False: (
+        cache_of(sharded, chip),
+        (section, backward, _launch_wait_s(sharded)),
+    )
+)
 def ops_s(sharded: Sharded, section: Section, chip: Chip, *, backward: bool = False) -> dict[str, float]:
     """Return the seconds of each op of `section` for one microbatch on one device, by name, in order of execution.
 
-    `backward` returns those of the backward, for ops that have one; `sharded` has the layouts and `chip` the rates.
+    `backward` returns those of the backward, for ops that have one; `sharded` has the layouts and `chip` the rates. In
+    pipelines of some frameworks the device also waits for the launch of each op (`Policy.launch_wait_s`).
 
     >>> f"{ops_s(sharded, 'block', h100)['ffn.down'] * 1e3:.2f} ms"
     '0.49 ms'
     """
     ops = [o for o in sharded.ops[section] if o.op.has_backward or not backward]
-    return {o.op.name: op_s(sharded, o, chip, backward=backward) for o in ops}
+    wait_s = _launch_wait_s(sharded)
+    return {o.op.name: op_s(sharded, o, chip, backward=backward) + wait_s for o in ops}
+
+
+def _launch_wait_s(sharded: Sharded) -> float:
+    """Return the seconds that the device waits for the launch of each op of `sharded`."""
+    return sharded.stack.policy.launch_wait_s if sharded.plan.pipeline > 1 else 0.0
 
 
 def dispatched_s(ops: Iterable[float], chip: Chip) -> float:

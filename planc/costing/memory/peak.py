@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planc.costing.memory.activations import Replays, replay_buffers, replays_of, saved_by_section
-from planc.costing.memory.state import communicators, resting, state_buffers, update_bytes
+from planc.costing.memory.state import bucket_bytes, communicators, resting, state_buffers, update_bytes
 from planc.ir.backend import Backend
 from planc.ir.collective import Collective
 from planc.ir.hardware import Chip
@@ -155,7 +155,7 @@ def _state(sharded: Sharded, rank: int, whole: bool, replays: Replays) -> tuple[
     sections = sections_on(plan, rank)
     held = [(p, n) for p in sharded.params if (n := copies_on(plan, p.param, sections))]
     moments = state_buffers(sharded, held), replay_buffers(replays, sections)
-    policy, workspaces = sharded.stack.policy, _workspaces(sharded)
+    policy, workspaces = sharded.stack.policy, _workspaces(sharded) + bucket_bytes(sharded, held)
     buffers = at_the_fullest(*moments, policy.gathered_in_loss) + workspaces
     parts = {**resting(sharded, held, whole=whole), "buffers": buffers}
     in_loss = loss_is_fullest(*moments, policy.gathered_in_loss)

@@ -54,15 +54,42 @@ def _params(sharded: Sharded, held: Held) -> float:
 
 
 def _grads(sharded: Sharded, held: Held, *, whole: bool) -> float:
-    """Return the bytes of the gradients as stored or, if `whole`, of unsharded ones that add up over microbatches."""
+    """Return the bytes of the gradients as stored or, if `whole`, of unsharded ones that add up over microbatches; with
+    `Policy.keeps_narrow_grads`, also of those that a backward adds to them."""
     plan = sharded.plan
+    beside = _narrow_grads(sharded, held)
     if not whole:
-        return _noun(sharded, held, "grads")
-    return sum(
+        return _noun(sharded, held, "grads") + beside
+    return beside + sum(
         n * param_elements(plan, p) * DTYPE_BYTES[plan.store_dtype("grads", p.param.region)]
         for p, n in held
         if not p.param.frozen
     )
+
+
+def _narrow_grads(sharded: Sharded, held: Held) -> float:
+    plan = sharded.plan
+    if not sharded.stack.policy.keeps_narrow_grads or plan.precision.compute == "fp32":
+        return 0.0
+
+    def added(p: ParamSharding) -> bool:
+        return not (p.param.frozen or p.stored["grads"]) and plan.store_dtype("grads", p.param.region) == "fp32"
+
+    return sum(n * param_elements(plan, p) * DTYPE_BYTES[plan.precision.compute] for p, n in held if added(p))
+
+
+def bucket_bytes(sharded: Sharded, held: Held) -> float:
+    """Return the bytes of the flat buffer in which the framework of `sharded` reduces gradients of its data-parallel
+    ranks: `Policy.bucket_elements`, or all trained parameters in `held` if they are fewer.
+
+    >>> bucket_bytes(sharded, [(p, 1) for p in sharded.params])  # planc reduces gradients where they are
+    0.0
+    """
+    plan, most = sharded.plan, sharded.stack.policy.bucket_elements
+    if not most or plan.mesh.devices == plan.pipeline:
+        return 0.0
+    elements = sum(n * param_elements(plan, p) for p, n in held if not p.param.frozen)
+    return min(most, elements) * DTYPE_BYTES[plan.precision.reduce]
 
 
 def _copy_stays(plan: Plan, p: ParamSharding) -> bool:
