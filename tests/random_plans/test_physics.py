@@ -11,6 +11,7 @@ from planc.driver import examine, search
 from planc.ir.target import NO_TARGET
 from planc.report.data import PageSubject
 from planc.report.views.roofline import roofline
+from tests.launches import sampled
 from tests.plans import ROOT
 from tests.random_plans import extremes, physics
 from tests.random_plans.pieces import Drawn
@@ -82,7 +83,7 @@ def test_more_machine_or_less_to_do_is_never_slower(case: str | int, tmp_path: P
     assert [*physics.more_machine(costed, target), *physics.more_work(costed, target)] == []
 
 
-@pytest.mark.parametrize("seed", [pytest.param(n, marks=pytest.mark.long if n > 5 else ()) for n in range(40)])
+@pytest.mark.parametrize("seed", sampled(range(40), 8, 2))
 def test_every_view_of_an_extreme_plan_exists(seed: int, tmp_path: Path) -> None:
     extremes.views(write(extremes.draw(seed), tmp_path))
 
