@@ -2,4 +2,4 @@
 
 from planc.ir.policy import Policy
 
-POLICY = Policy(name="accelerate", title="Accelerate", whole_logits=True)
+POLICY = Policy(name="accelerate", title="Accelerate", whole_logits=True, updates_on_host=True)
