@@ -32,5 +32,4 @@ POLICY = Policy(
     selective=by_list,
     compiles="blocks, loss",
     lost_across_nodes=0.1,
-    updates_on_host=True,
 )

@@ -85,11 +85,6 @@ class Policy:
     """The dtype of gradient reduction in its own configurations."""
     grads_as_reduced: bool = False
     """True if gradients are stored in the dtype they are reduced in; False for fp32."""
-    updates_on_host: bool = False
-    """True if the host runs the update of optimizer state that a plan keeps in its memory; False if the state is copied
-    to the device for it."""
-    keeps_grads_from_host: bool = False
-    """True if gradients stay on the device until such an update; else each goes to the host once it is reduced."""
     keeps_narrow_grads: bool = False
     """True if the gradients that a backward makes in the compute dtype stay allocated beside unsharded fp32 gradients,
     to which they are added."""
@@ -99,6 +94,12 @@ class Policy:
     """True if the update needs fp32 gradients: an fp32 copy of the shard that a rank updates is then live with the
     optimizer state, after the activations are freed."""
     loss: Loss = "ops"
+    loss_copies: float = 0.0
+    """fp32 tensors of the logits' size in the backward of a loss that runs op by op; 0 for that of torch's loss."""
+    frees_logits: bool = False
+    """True if the logits in the compute dtype are freed before the backward of a loss that copies them to fp32."""
+    fuses_head_and_loss: bool = False
+    """True if a compiled loss is one kernel with the head, in chunks of tokens: the logits never exist whole."""
     fused_loss_copies: float = 1.0
     """Number of tensors of the logits' size and dtype that the backward of a compiled loss allocates."""
     fused_loss_keeps: float = 0.0
@@ -118,6 +119,22 @@ class Policy:
     shared_beside_dispatch: bool = False
     """True if the shared expert overlaps with the dispatcher's transfers on its own stream: it gathers its input itself
     and saves it gathered."""
+    eager: bool = False
+    """True if a block's ops run one by one: a gate's activation is its own op and its output is saved, a norm saves an
+    fp32 copy of its input, a LoRA update in fp32 one of its own, and gradients of an activation and its inputs are live
+    at once."""
+    fixed_segments: bool = False
+    """True if the allocator's `expandable_segments` is not set: memory of the loss, of a block, of the gradients and of
+    the update's tensors is not reused for one another, since their sizes differ, until the device is full."""
+    fresh_grads: bool = False
+    """True if the update frees the gradients, so that the step's first backward starts without any."""
+    update_copies: float = 0.0
+    """Tensors of a trained parameter's stored bytes that the update allocates for all parameters at once."""
+    fsdp1: bool = False
+    """True if sharded parameters are units of `torch.distributed.fsdp.FullyShardedDataParallel`: a unit is gathered in
+    place; embedding and head are one, gathered for the whole pass and reduced at its end; and the hooks of a unit of
+    frozen parameters keep the input of a checkpointed block and its gradient until then
+    (`_register_post_backward_reshard_only_hook` in torch/distributed/fsdp/_runtime_utils.py)."""
     keeps_outputs: tuple[str, ...] = ()
     """Ops recomputed in a checkpoint function whose output stays allocated for the next op; outputs of the others are
     freed and recomputed."""

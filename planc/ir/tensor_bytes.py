@@ -24,6 +24,8 @@ class TensorBytes:
     buffers: float
     moment: str
     """The moment in words, as in `backward of the loss`."""
+    idle: float = 0.0
+    """Bytes of other moments' tensors whose memory the allocator keeps and does not reuse; not in `total`."""
 
     @property
     def total(self) -> float:

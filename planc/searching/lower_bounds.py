@@ -250,9 +250,9 @@ class Bounds:
     def _state_bytes(self, point: Point, shape: LayoutShape) -> list[float]:
         """Return for each class of equal ranks the bytes of all tensors other than saved activations."""
         stored, replayed = self._resting_bytes(point, shape), self._replayed_bytes(shape)
-        in_loss = self._stack.policy.gathered_in_loss
+        policy = self._stack.policy
         return [
-            resting + at_the_fullest(passing, back, in_loss)
+            resting + at_the_fullest((0.0, 0.0) if policy.fsdp1 else passing, back, policy.gathered_in_loss)
             for (resting, passing), back in zip(stored, replayed, strict=True)
         ]
 

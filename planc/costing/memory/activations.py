@@ -11,7 +11,7 @@ from planc.diag.fast_dataclass import dataclass
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Op, Section
-from planc.ir.sharding import Sharded
+from planc.ir.sharding import OpSharding, Sharded
 from planc.sharding.local import tensor_bytes
 from planc.sharding.recompute import replay, saved_without_recompute
 from planc.sharding.redistribute import restrict
@@ -46,7 +46,7 @@ def replays_of(sharded: Sharded) -> Replays:
     """
     blocks = {kind: _replayed(sharded, kind) for kind in sharded.plan.model.blocks}
     together = sharded.stack.xla and sharded.stack.policy.sums_live_sets
-    return Replays(blocks, _logits(sharded), loss_bytes(sharded), together)
+    return Replays(blocks, _saved_logits(sharded), loss_bytes(sharded), together)
 
 
 def replay_buffers(replays: Replays, sections: Container[Section]) -> tuple[float, float]:
@@ -68,19 +68,45 @@ def replay_buffers(replays: Replays, sections: Container[Section]) -> tuple[floa
 
 def _replayed(sharded: Sharded, kind: Section) -> float:
     """Return the bytes of recomputed activations that are allocated during the backward of one block."""
+    flying = _gradients(sharded, kind) if sharded.stack.policy.eager and not sharded.stack.own else 0.0
     if not replay(sharded.plan, kind).ops:
-        return 0.0
-    return max(0.0, _block_saved(sharded, kind, everything=True) - _block_saved(sharded, kind))
+        return flying
+    return max(0.0, _block_saved(sharded, kind, everything=True) - _block_saved(sharded, kind)) + flying
+
+
+def _gradients(sharded: Sharded, kind: Section) -> float:
+    """Return the bytes of gradients in the backward of one block's largest activation, run op by op: those of its
+    output and inputs, and the block's output with its gradient. The next op has freed the output itself, if it saved
+    it."""
+    ops, sizes = sharded.ops[kind], _saved_bytes(sharded, kind)
+    kept = {name for o in ops for name in o.op.saves}
+    most = 0.0
+    for o in ops:
+        if o.op.kind == "elementwise" and o.op.has_backward:
+            most = max(most, sizes[o.op.output] * (1 + len(o.op.inputs) - (o.op.output in kept)))
+    return most + 2 * sizes[ops[-1].op.output]
 
 
 def _logits(sharded: Sharded) -> float:
     """Return the bytes of the saved logits, in the compute dtype."""
     loss = sharded.ops["last"][-1]
     name = loss.op.inputs[0]
+    if _in_one_with_head(sharded):
+        return 0.0
     layout = restrict(loss.layout, sharded.model.tensor[name].dims)
     if sharded.stack.policy.whole_logits:
         layout = {dim: axes for dim, axes in layout.items() if dim != "vocab"}
     return tensor_bytes(sharded.plan, name, layout)
+
+
+def _in_one_with_head(sharded: Sharded) -> bool:
+    """True if the loss is compiled and one kernel with the head; such a library has kernels for the norms as well."""
+    return sharded.stack.policy.fuses_head_and_loss and sharded.plan.compiled("loss") is not None
+
+
+def _saved_logits(sharded: Sharded) -> float:
+    """Return the bytes of the logits that are live from the forward of the loss to its backward."""
+    return 0.0 if sharded.stack.policy.frees_logits else _logits(sharded)
 
 
 def loss_bytes(sharded: Sharded) -> float:
@@ -104,7 +130,8 @@ def loss_bytes(sharded: Sharded) -> float:
         return 0.0 if kept == "in_place" else one * 4 / DTYPE_BYTES[plan.precision.compute]
     divided = bool(sharded.ops["last"][-1].layout.get("vocab")) and not sharded.stack.policy.whole_logits
     made_by = "xla" if sharded.stack.xla else "divided" if divided else "eager"
-    return LOSS_COPIES[made_by] * one * 4 / DTYPE_BYTES[plan.precision.compute]
+    copies = LOSS_COPIES[made_by] if divided else sharded.stack.policy.loss_copies or LOSS_COPIES[made_by]
+    return copies * one * 4 / DTYPE_BYTES[plan.precision.compute]
 
 
 def saved_by_section(sharded: Sharded) -> dict[Section, float]:
@@ -167,23 +194,37 @@ def _saved_beside(sharded: Sharded, kind: Section, again: Container[str]) -> flo
     """
     plan = sharded.plan
     dropout = plan.model.family in sharded.stack.policy.dropout
-    size = DTYPE_BYTES[plan.precision.compute]
+    size, sizes = DTYPE_BYTES[plan.precision.compute], _saved_bytes(sharded, kind)
     total = 0.0
     for o in sharded.ops[kind]:
         if o.op.name in again or (plan.recompute.blocks and again):
             continue
         if o.op.kind == "add" and dropout:
             total += tensor_bytes(plan, o.op.output, restrict(o.layout, sharded.model.tensor[o.op.output].dims)) / size
+        if sharded.stack.policy.eager:
+            total += _saved_one_by_one(sharded, o, sizes)
         if o.op.kind == "attention" and plan.attention is not None and plan.attention.runs == "unfused":
             total += scores_of(sharded, o) * (2 * size + 1 if dropout else size)
     return total
 
 
+def _saved_one_by_one(sharded: Sharded, o: OpSharding, sizes: dict[str, float]) -> float:
+    """Return the bytes that op `o` saves in addition if it runs as several kernels, given the `sizes` of tensors in the
+    compute dtype: a gate's activation, an fp32 copy of a norm's input, and the input of a LoRA update, which is cast to
+    the dtype of its matrices and back."""
+    if o.op.kind == "elementwise":
+        return sizes[o.op.output] * (len(o.op.inputs) > 1) * o.op.has_backward
+    if o.op.kind == "norm" and not _in_one_with_head(sharded):
+        return sizes[o.op.inputs[0]] * DTYPE_BYTES["fp32"] / DTYPE_BYTES[sharded.plan.precision.compute]
+    return sizes[o.op.inputs[0]] if o.op.update else 0.0
+
+
 def _section_saved(sharded: Sharded, section: str) -> float:
     names = dict.fromkeys(t for o in sharded.ops.get(section, ()) for t in o.op.saves)
     saved = _saved_bytes(sharded, section)
-    whole = _logits(sharded) - saved["logits"] if section == "last" and not sharded.stack.own else 0.0
-    return sum([saved[name] for name in names]) + whole
+    if section == "last" and not sharded.stack.own:
+        saved = {**saved, "logits": _saved_logits(sharded)}
+    return sum([saved[name] for name in names])
 
 
 @cached_on(lambda sharded, section: (sharded.plan.cache, section))

@@ -2,8 +2,9 @@
 
 State: master parameters, gradients and two AdamW moments, sharded as the plan says, and the compute copy of gathered
 parameters. Activations: the tensors that the backward needs of each microbatch in flight. Temporary memory peaks either
-in the backward of the loss, or in that of the last block, after the logits are freed. If the framework's update copies
-gradients, memory can also peak in the update, without activations.
+in the backward of the loss, or in that of the last block, after the logits are freed. Where a step begins without any
+gradient, it can also peak in that of the first block, when all exist; and in the update, without activations, if this
+copies gradients or allocates tensors for all parameters.
 
 The reserve is memory outside the program's tensors: the runtime, and fragmentation of the allocator.
 """
@@ -11,9 +12,18 @@ The reserve is memory outside the program's tensors: the runtime, and fragmentat
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from planc.costing.memory.activations import Replays, replay_buffers, replays_of, saved_by_section
-from planc.costing.memory.state import bucket_bytes, communicators, resting, state_buffers, update_bytes
+from planc.costing.memory.state import (
+    bucket_bytes,
+    communicators,
+    resting,
+    root_bytes,
+    state_buffers,
+    temporaries,
+    update_bytes,
+)
 from planc.ir.backend import Backend
 from planc.ir.collective import Collective
 from planc.ir.hardware import Chip
@@ -65,6 +75,8 @@ def memory(sharded: Sharded, timeline: Timeline, backend: Backend | None, rows: 
     )
 
 
+GIVEN_BACK = 0.04
+"""Share of the device's memory that idle memory never takes: torch's allocator gives it back before it fails."""
 MOST_LOST = 0.1
 """Largest observed share beyond the tensors' bytes that torch's allocator held in published runs without expandable
 segments."""
@@ -103,7 +115,9 @@ def _stage(sharded: Sharded, rank: int, tensors: TensorBytes) -> StageMemory:
     parts = {name: getattr(tensors, name) for name in TENSORS}
     parts["comm_buffers"] = communicators(sharded) * plan.cluster.chip.communicator_bytes
     allocated = sum(parts.values())
-    parts["reserve"] = with_reserve(allocator_of(plan, sharded.stack), allocated) - allocated
+    chip = allocator_of(plan, sharded.stack)
+    kept = min(chip.runtime_bytes + allocated + tensors.idle, (1 - GIVEN_BACK) * chip.memory_bytes / chip.devices)
+    parts["reserve"] = max(with_reserve(chip, allocated), kept) - allocated
     gib = {name: amount / GIB for name, amount in parts.items()}
     return StageMemory(
         stage=rank,
@@ -128,18 +142,56 @@ def required_tensor_bytes(
     """
     whole = _whole_until_the_end(sharded, rows)
     saved, replays = saved_by_section(sharded), replays_of(sharded)
-    states: dict[tuple[tuple[Section, int], ...], tuple[dict[str, float], bool, float]] = {}
+    states: dict[tuple[tuple[Section, int], ...], _Held] = {}
     found = []
     for rank in range(sharded.plan.pipeline):
         held = tuple(sections_on(sharded.plan, rank).items())
         if held not in states:
             states[held] = _state(sharded, rank, whole, replays)
-        state, in_loss, updated = states[held]
-        activations, moment = _activations(sharded, timeline, rank, in_loss, saved)
-        backward = TensorBytes(**state, activations=activations, moment=moment)
-        update = TensorBytes(**{**state, "buffers": updated}, activations=0.0, moment=UPDATE)
-        found.append(max(backward, update, key=lambda tensors: tensors.total))
+        state = states[held]
+        activations, moment = _activations(sharded, timeline, rank, state.in_loss, saved)
+        update = TensorBytes(**{**state.parts, "buffers": state.updated}, activations=0.0, moment=UPDATE)
+        if sharded.stack.policy.fresh_grads and sharded.plan.microbatches == 1:
+            moments = (*_from_no_gradients(sharded, state, activations, saved), update)
+        else:
+            moments = TensorBytes(**state.parts, activations=activations, moment=moment), update
+        found.append(_with_idle(sharded, state, moments))
     return tuple(found)
+
+
+def _with_idle(sharded: Sharded, state: _Held, moments: tuple[TensorBytes, ...]) -> TensorBytes:
+    """Return the moment with the most tensors, with the idle bytes of the others: the largest activations, the buffers
+    of the loss, of a block and of the update, and the gradients, less what exists at this moment."""
+    worst = max(moments, key=lambda tensors: tensors.total)
+    if not sharded.stack.policy.fixed_segments:
+        return worst
+    parts = state.parts
+    kept = parts["params"] + parts["optimizer"] + parts["grads"] + max(m.activations for m in moments)
+    kept += state.loss + max(state.block, state.first_block) - state.steady + state.updated
+    return replace(worst, idle=max(0.0, kept - worst.total))
+
+
+def _from_no_gradients(
+    sharded: Sharded, state: _Held, activations: float, saved: dict[Section, float]
+) -> tuple[TensorBytes, ...]:
+    """Return the tensors of a rank in the backwards of the loss, of its last and of its first block, for a step of one
+    microbatch (`activations`) that begins without gradients. `saved` is that of `saved_by_section`."""
+    sections = state.sections
+    blocks = {kind: saved[kind] for kind in sections if kind in sharded.plan.model.blocks}
+    first = saved["first"] * ("first" in sections) + max(blocks.values(), default=0.0)
+    if sharded.stack.policy.fsdp1 and sharded.model.has_frozen and state.gathered:
+        first = activations - saved["last"] * ("last" in sections)
+        first += sum(sections[kind] * size for kind, size in blocks.items())
+
+    def at(where: str, grads: float, held: float, buffers: float) -> TensorBytes:
+        parts = {**state.parts, "grads": grads, "buffers": buffers}
+        return TensorBytes(**parts, activations=held, moment=during(f"backward of the {where}", 1))
+
+    return (
+        at("loss", 0.0, activations, state.loss),
+        at("last layer", state.head_grads, activations, state.block),
+        at("first layer", state.parts["grads"], first, state.first_block),
+    )
 
 
 def _whole_until_the_end(sharded: Sharded, rows: tuple[Collective, ...]) -> bool:
@@ -148,18 +200,54 @@ def _whole_until_the_end(sharded: Sharded, rows: tuple[Collective, ...]) -> bool
     return bool(reduced) and sharded.plan.microbatches > 1 and all(r.per == "step" for r in reduced)
 
 
-def _state(sharded: Sharded, rank: int, whole: bool, replays: Replays) -> tuple[dict[str, float], bool, float]:
-    """Return, of everything on `rank` that does not depend on the schedule, the bytes by part, True if they peak in the
-    backward of the loss, and the bytes of the optimizer update's buffers."""
+class _Held(NamedTuple):
+    """Everything on a rank that does not depend on the schedule, in bytes."""
+
+    sections: dict[Section, int]
+    parts: dict[str, float]
+    """Each kind of tensors; buffers in the backward where they are largest."""
+    in_loss: bool
+    """True if that is the backward of the loss."""
+    gathered: bool
+    head_grads: float
+    """Gradients that exist in the backward of the last block."""
+    loss: float
+    """Buffers in the backward of the loss; `block` and `first_block`: of the last and the first block."""
+    block: float
+    first_block: float
+    updated: float
+    """Buffers in the update."""
+    steady: float
+    """Buffers that exist in every backward."""
+
+
+def _state(sharded: Sharded, rank: int, whole: bool, replays: Replays) -> _Held:
+    """Return everything on `rank` that does not depend on the schedule."""
     plan = sharded.plan
     sections = sections_on(plan, rank)
     held = [(p, n) for p in sharded.params if (n := copies_on(plan, p.param, sections))]
-    moments = state_buffers(sharded, held), replay_buffers(replays, sections)
     policy, workspaces = sharded.stack.policy, _workspaces(sharded) + bucket_bytes(sharded, held)
-    buffers = at_the_fullest(*moments, policy.gathered_in_loss) + workspaces
-    parts = {**resting(sharded, held, whole=whole), "buffers": buffers}
-    in_loss = loss_is_fullest(*moments, policy.gathered_in_loss)
-    return parts, in_loss, update_bytes(sharded, held) + workspaces
+    root, root_grads = root_bytes(sharded, held) if policy.fsdp1 else (0.0, 0.0)
+    inner = [(p, n) for p, n in held if not root or set(p.param.sections) & set(plan.model.blocks)]
+    passing = gathered, reduced = state_buffers(sharded, inner)
+    replayed = replay_buffers(replays, sections)
+    block, loss = _in_both(passing, replayed, policy.gathered_in_loss and not root)
+    first = gathered + reduced + replay_buffers(replays, {*sections} - {"last"})[0]
+    steady = root + workspaces
+    parts = {**resting(sharded, held, whole=whole), "buffers": max(block, loss) + steady}
+    head = [(p, n) for p, n in held if "last" in p.param.sections]
+    return _Held(
+        sections,
+        parts,
+        in_loss=loss > block,
+        gathered=gathered > 0,
+        head_grads=resting(sharded, head, whole=whole)["grads"],
+        loss=loss + steady,
+        block=block + steady,
+        first_block=first + steady + root_grads,
+        updated=update_bytes(sharded, held) + temporaries(sharded, held) + workspaces,
+        steady=steady,
+    )
 
 
 def _workspaces(sharded: Sharded) -> float:
@@ -196,17 +284,6 @@ def at_the_fullest(state: tuple[float, float], replayed: tuple[float, float], ga
     20.0
     """
     return max(_in_both(state, replayed, gathered_in_loss))
-
-
-def loss_is_fullest(state: tuple[float, float], replayed: tuple[float, float], gathered_in_loss: bool = True) -> bool:
-    """Return True if memory peaks in the backward of the loss rather than in the last block's. `state`, `replayed` and
-    `gathered_in_loss` are as in `at_the_fullest`.
-
-    >>> loss_is_fullest((10.0, 4.0), (6.0, 8.0)), loss_is_fullest((10.0, 4.0), (6.0, 12.0))
-    (False, True)
-    """
-    block, loss = _in_both(state, replayed, gathered_in_loss)
-    return loss > block
 
 
 def _in_both(state: tuple[float, float], replayed: tuple[float, float], gathered_in_loss: bool) -> tuple[float, float]:

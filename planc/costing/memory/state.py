@@ -1,4 +1,7 @@
-"""Bytes of parameters, gradients and optimizer state on one device: persistent, and transient buffers."""
+"""Bytes of parameters, gradients and optimizer state on one device: persistent, and transient buffers.
+
+What FSDP gathers and reduces at once: Zhao et al. 2023, "PyTorch FSDP" (arXiv 2304.11277), section 3.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Section
 from planc.ir.plan import Noun, Plan
 from planc.ir.sharding import ParamSharding, Sharded
-from planc.ir.updates import moments_of, updates_on_host
+from planc.ir.updates import moments_of
 from planc.sharding.local import param_elements, stored_elements
 
 LANDING = 1
@@ -55,10 +58,8 @@ def _params(sharded: Sharded, held: Held) -> float:
 
 def _grads(sharded: Sharded, held: Held, *, whole: bool) -> float:
     """Return the bytes of the gradients as stored or, if `whole`, of unsharded ones that add up over microbatches; with
-    `Policy.keeps_narrow_grads`, also of those that a backward adds to them. 0 if they go to the host."""
+    `Policy.keeps_narrow_grads`, also of those that a backward adds to them."""
     plan = sharded.plan
-    if updates_on_host(sharded) and not sharded.stack.policy.keeps_grads_from_host:
-        return 0.0
     beside = _narrow_grads(sharded, held)
     if not whole:
         return _noun(sharded, held, "grads") + beside
@@ -144,6 +145,33 @@ def update_bytes(sharded: Sharded, held: Held) -> float:
     return sum(n * stored_elements(plan, p, p.stored["optimizer"]) * DTYPE_BYTES["fp32"] for p, n in held if copied(p))
 
 
+def temporaries(sharded: Sharded, held: Held) -> float:
+    """Return the bytes of the tensors that the framework's update allocates for all parameters at once, as large as
+    their masters (`_multi_tensor_adamw` in torch/optim/adamw.py). `held` are the parameters of a device of `sharded`,
+    each with its number of copies.
+
+    >>> temporaries(sharded, [(p, 1) for p in sharded.params])  # planc's own update is one kernel
+    0.0
+    """
+    return sharded.stack.policy.update_copies * _noun(sharded, held, "optimizer")
+
+
+def root_bytes(sharded: Sharded, held: Held) -> tuple[float, float]:
+    """Return the bytes of the gathered parameters outside blocks, and of their unsharded gradients, which FSDP1 keeps
+    from their first use in a pass to its end (torch/distributed/fsdp/_runtime_utils.py). `held` is as in
+    `state_buffers`.
+
+    >>> root_bytes(sharded, [(p, 1) for p in sharded.params])  # `gather params per step`: none are gathered in a pass
+    (0.0, 0.0)
+    """
+    plan = sharded.plan
+    root = [p for p, _ in held if p.stored["params"] and not set(p.param.sections) & set(plan.model.blocks)]
+    root = [p for p in root if plan.gathers_each_pass(p.param.region)]
+    size = DTYPE_BYTES[plan.precision.compute]
+    trained = sum(param_elements(plan, p) for p in root if not p.param.frozen)
+    return float(size * sum(param_elements(plan, p) for p in root)), float(size * trained)
+
+
 def state_buffers(sharded: Sharded, held: Held) -> tuple[float, float]:
     """Return the bytes of the gathered parameters in memory at the same time, and of a block's unsharded gradient.
 
@@ -167,7 +195,7 @@ def passing_bytes(sharded: Sharded, params: Iterable[ParamSharding]) -> dict[Sec
     """
     plan = sharded.plan
     ahead = plan.buckets_ahead(sharded.stack.policy.prefetched - 1)
-    blocks = 1 + ahead + LANDING * (not sharded.stack.xla)
+    blocks = 1 + ahead + LANDING * (not sharded.stack.xla and not sharded.stack.policy.fsdp1)
     gathered, reduced = blocks * DTYPE_BYTES[plan.precision.compute], DTYPE_BYTES[plan.precision.reduce]
     found: dict[Section, PassingBytes] = {}
     for p in params:

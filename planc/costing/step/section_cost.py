@@ -168,14 +168,19 @@ class StateBytes:
 
 
 def state_bytes(sharded: Sharded) -> StateBytes:
-    """Return the bytes of state of `sharded`'s plan on one device, by the sections that use it.
+    """Return the bytes of state of `sharded`'s plan on one device, by the sections that use it. Gradients that its
+    framework frees in the update do not count.
 
     >>> f"{state_bytes(sharded).resting[('block',)] / 2**20:.0f} MiB"  # a layer
     '689 MiB'
     """
     return StateBytes(
         resting={
-            sections: sum(resting(sharded, [(p, 1) for p in params]).values())
+            sections: sum(
+                size
+                for part, size in resting(sharded, [(p, 1) for p in params]).items()
+                if part != "grads" or not sharded.stack.policy.fresh_grads
+            )
             for sections, params in by_sections(sharded).items()
         },
         passing=passing_bytes(sharded, sharded.params),
