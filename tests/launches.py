@@ -86,9 +86,16 @@ def tier(name: str, in_ci: Collection[str], quick: Collection[str]) -> list[pyte
     return [pytest.mark.long] if name in in_ci else [pytest.mark.slow]
 
 
-def sampled(names: Iterable[Any], every: int = 4) -> list[Any]:
-    """Names as parameters of tests that differ little: `make test` takes one in `every`, CI all."""
-    return [pytest.param(name, marks=[pytest.mark.long] if n % every else []) for n, name in enumerate(names)]
+def sampled(names: Iterable[Any], every: int = 4, in_ci: int = 1) -> list[Any]:
+    """Names as parameters of tests that differ little: `make test` takes one in `every`, CI one in `in_ci`, and
+    `make all` all."""
+
+    def marks(n: int) -> list[pytest.MarkDecorator]:
+        if n % every == 0:
+            return []
+        return [pytest.mark.long, *([pytest.mark.slow] if n % in_ci else [])]
+
+    return [pytest.param(name, marks=marks(n)) for n, name in enumerate(names)]
 
 
 def case(launch: str, name: str, *marks: pytest.MarkDecorator) -> Any:

@@ -17,6 +17,7 @@ from planc.ir.hardware import LIBRARIES
 from planc.ir.op_tables import SIZES
 from planc.ir.report import TimedCollective
 from planc.ir.sharding import OpSharding, Sharded
+from planc.ir.updates import updates_on_host
 from planc.sharding.recompute import replay
 from planc.sharding.stage_assignment import microbatches_each
 
@@ -144,7 +145,8 @@ def _seconds_beside_ops(costed: CostedPlan) -> Iterator[Seconds]:
         part="optimizer", name=plan.optimizer.name, seconds=step.optimizer_s, why=why, cause=optimizer_cause(plan)
     )
     for offload in plan.offloads[:1]:
-        why = "the way to the host is slower than what runs beside it"
+        on_host = updates_on_host(costed.sharded)
+        why = "the host updates its state" if on_host else "the way to the host is slower than what runs beside it"
         yield Seconds(
             part="offload", name="state and activations", seconds=step.offload_s, why=why, cause=offload.cause
         )

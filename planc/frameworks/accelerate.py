@@ -23,4 +23,5 @@ POLICY = Policy(
     fresh_grads=True,
     update_copies=1.0,
     fsdp1=True,
+    updates_on_host=True,
 )

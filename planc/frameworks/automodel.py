@@ -2,4 +2,4 @@
 
 from planc.ir.policy import Policy
 
-POLICY = Policy(name="automodel", title="NeMo AutoModel", kernel="cudnn")
+POLICY = Policy(name="automodel", title="NeMo AutoModel", kernel="cudnn", updates_on_host=True)

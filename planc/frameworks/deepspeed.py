@@ -30,5 +30,6 @@ POLICY = Policy(
     keeps_narrow_grads=True,
     bucket_elements=5e8,
     updates_in_fp32=True,
+    updates_on_host=True,
     lost_across_nodes=LOST,
 )

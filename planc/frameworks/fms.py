@@ -2,4 +2,4 @@
 
 from planc.ir.policy import Policy
 
-POLICY = Policy(name="fms", title="fms-fsdp")
+POLICY = Policy(name="fms", title="fms-fsdp", updates_on_host=True)

@@ -13,6 +13,7 @@ from planc.ir.policy import Policy
 POLICY = Policy(
     name="llm_foundry",
     title="llm-foundry",
+    updates_on_host=True,
     matmuls="torch_2_1",
     kernel="triton",
     whole_blocks_on=("a100_40",),

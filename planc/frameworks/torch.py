@@ -4,4 +4,6 @@
 
 from planc.ir.policy import Policy
 
-POLICY = Policy(name="torch", title="torch FSDP2", whole_logits=True, loss="narrow", gathered_in_loss=False)
+POLICY = Policy(
+    name="torch", title="torch FSDP2", whole_logits=True, loss="narrow", gathered_in_loss=False, updates_on_host=True
+)

@@ -32,4 +32,5 @@ POLICY = Policy(
     selective=by_list,
     compiles="blocks, loss",
     lost_across_nodes=0.1,
+    updates_on_host=True,
 )

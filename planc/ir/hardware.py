@@ -117,8 +117,8 @@ class Chip(Value):
     def efficiency(self, dtype: str, library: Library = "torch") -> float:
         """Return the fraction (0 to 1) of the peak rate of `dtype` (`fp32`, `bf16`, ...) that large matmuls of
         `library` reach."""
-        speed = getattr(self, f"{library}_speed", 1.0)
-        return min(1.0, speed * self.narrow_efficiency.get(dtype, self.matmul_efficiency))
+        speed, own = getattr(self, f"{library}_speed", 1.0), self.narrow_efficiency.get(dtype, self.matmul_efficiency)
+        return own if speed == 1.0 else min(1.0, speed * own)  # a fit steps beyond 1 to find a slope
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,6 +85,11 @@ class Policy:
     """The dtype of gradient reduction in its own configurations."""
     grads_as_reduced: bool = False
     """True if gradients are stored in the dtype they are reduced in; False for fp32."""
+    updates_on_host: bool = False
+    """True if the host runs the update of optimizer state that a plan keeps in its memory; False if the state is copied
+    to the device for it."""
+    keeps_grads_from_host: bool = False
+    """True if gradients stay on the device until such an update; else each goes to the host once it is reduced."""
     keeps_narrow_grads: bool = False
     """True if the gradients that a backward makes in the compute dtype stay allocated beside unsharded fp32 gradients,
     to which they are added."""

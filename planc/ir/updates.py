@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from planc.ir.model import Model
     from planc.ir.plan import Plan
     from planc.ir.session import Settings
+    from planc.ir.sharding import Sharded
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """The coefficients of the quintic, chosen for fast initial convergence (Jordan and others 2024)."""
@@ -38,6 +39,12 @@ def moments_of(plan: Plan, name: str) -> int:
     if plan.model.param[name].frozen:
         return 0
     return 1 if plan.optimizer.name == "muon" and is_orthogonalised(plan.model, name) else 2
+
+
+def updates_on_host(sharded: Sharded) -> bool:
+    """True if the host runs the update of `sharded`'s optimizer state, which the plan keeps in the host's memory."""
+    stack = sharded.stack
+    return stack.policy.updates_on_host and not stack.xla and "optimizer" in sharded.plan.offloaded
 
 
 def moment_elements(plan: Plan) -> int:

@@ -1,6 +1,6 @@
 """llama3_70b_v5p: llama3_70b over 256 devices.
 
-plan     llama3_70b_v5p (sha256 dd67560336a928e8)
+plan     llama3_70b_v5p (sha256 5ad1266bcbb17bf4)
 mesh     fsdp 64 > tp 4
 cluster  1 x tpu_v5p
 

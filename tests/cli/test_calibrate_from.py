@@ -45,17 +45,26 @@ def slower(cluster: Cluster) -> Cluster:
     return replace(cluster, chip=chip, link=replace(cluster.link, efficiency=0.6))
 
 
-@pytest.fixture
-def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    """Plans in a folder, and the seconds of each on that machine."""
-    monkeypatch.chdir(tmp_path)
-    found = {}
+def written(folder: Path) -> list[Path]:
+    """The plans of the layouts, in a folder."""
     for name, text in LAYOUTS.items():
-        path = tmp_path / f"{name}.plan"
-        path.write_text(text + "optimizer adamw\n")
-        step = step_of(path)
-        found[name] = step.predicted_s(slower(step.sharded.plan.cluster))
-    return found
+        (folder / f"{name}.plan").write_text(text + "optimizer adamw\n")
+    return [folder / f"{name}.plan" for name in LAYOUTS]
+
+
+@pytest.fixture(scope="module")
+def seconds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
+    """Seconds of each layout on that machine."""
+    steps = {path.stem: step_of(path) for path in written(tmp_path_factory.mktemp("layouts"))}
+    return {name: step.predicted_s(slower(step.sharded.plan.cluster)) for name, step in steps.items()}
+
+
+@pytest.fixture
+def measured(seconds: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """Plans in the working directory, and the seconds of each on that machine."""
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path)
+    return dict(seconds)
 
 
 def csv_of(measured: dict[str, float], peak: str = "") -> str:

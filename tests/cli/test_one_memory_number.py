@@ -33,7 +33,7 @@ def answered(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("path", sampled(PLANS, 2), ids=lambda p: f"{p.parent.name}-{p.stem}")
+@pytest.mark.parametrize("path", sampled(PLANS, 4, 2), ids=lambda p: f"{p.parent.name}-{p.stem}")
 def test_the_text_shows_that_number(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = check(path)
     assert report.memory is not None
@@ -47,7 +47,7 @@ def test_the_text_shows_that_number(path: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("target", ["cuda", "xla", "none"])
-@pytest.mark.parametrize("path", sampled([*BUNDLED, *FIELD], 3), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sampled([*BUNDLED, *FIELD], 4, 2), ids=lambda p: p.stem)
 def test_a_named_target_has_one_number_too(path: Path, target: AnyTarget) -> None:
     """From the file, and from the plan that a preset embeds."""
     report = check(path, target=target)
@@ -61,7 +61,7 @@ def test_a_named_target_has_one_number_too(path: Path, target: AnyTarget) -> Non
         assert predicted_figures(plan, target)["memory_gib"] == report.memory.per_device_gib.total
 
 
-@pytest.mark.parametrize("path", sampled(PLANS, 2), ids=lambda p: f"{p.parent.name}-{p.stem}")
+@pytest.mark.parametrize("path", sampled(PLANS, 4, 2), ids=lambda p: f"{p.parent.name}-{p.stem}")
 def test_an_audit_compares_the_tensors_of_that_number(path: Path) -> None:
     """The total less the communicators and the reserve, which no tensor is in; both are named parts."""
     report = check(path)

@@ -64,6 +64,61 @@ SEEN = {
         "fp32",
         5.23,
     ),
+    "tied, bf16": (QWEN.format(1), "4 x 512", H100, "r 2 > d 2", HSDP, "bf16 reduce fp32", 4.62),
+    "tied, two microbatches": (
+        QWEN.format(1),
+        "8 x 512 tokens microbatch 1",
+        H100,
+        "r 2 > d 2",
+        f"{HSDP}\ngather params per microbatch",
+        "bf16 reduce fp32",
+        5.20,
+    ),
+    "tied, gathered once a step": (
+        QWEN.format(1),
+        "12 x 512 tokens microbatch 1",
+        H100,
+        "r 2 > d 2",
+        f"{HSDP}\ngather params per step",
+        "bf16 reduce fp32",
+        5.29,
+    ),
+    "tied, added up": (
+        QWEN.format(1),
+        "12 x 512 tokens microbatch 1",
+        H100,
+        "d 4",
+        "use zero1 over d",
+        "bf16 reduce fp32",
+        4.77,
+    ),
+    "head reduced": (
+        LLAMA.format(1),
+        "8 x 512 tokens microbatch 1",
+        H100,
+        "d 4",
+        "use fsdp over d",
+        "bf16 reduce fp32",
+        8.64,
+    ),
+    "head reduced, copies stay": (
+        LLAMA.format(1),
+        "12 x 512 tokens microbatch 1",
+        H100,
+        "d 4",
+        STEP,
+        "bf16 reduce fp32",
+        10.60,
+    ),
+    "head added up": (
+        LLAMA.format(1),
+        "12 x 512 tokens microbatch 1",
+        H100,
+        "d 4",
+        "use zero1 over d",
+        "bf16 reduce fp32",
+        12.19,
+    ),
     "gathered once": (LLAMA.format(3), "2 x 2048", H100, "d 2 > tp 2", STEP + TP, "fp32", 11.11),
 }
 """Model, batch, machine, mesh, layouts, dtype, and the GiB that were seen."""
@@ -76,4 +131,4 @@ def test_a_peak_is_as_it_was_seen(what: str, tmp_path: Path) -> None:
     batch = batch if "tokens" in batch else f"{batch} tokens"
     path.write_text(PLAN.format(model=model, batch=batch, cluster=cluster, mesh=mesh, uses=uses, compute=compute))
     memory = check(path, target="cuda").memory
-    assert memory is not None and abs(memory.allocated_gib / seen - 1) < 0.04
+    assert memory is not None and abs(memory.allocated_gib / seen - 1) < 0.015

@@ -38,8 +38,9 @@ def of(*languages: str) -> list[object]:
 
 
 def tier(snippet: Snippet) -> list[pytest.MarkDecorator]:
-    """The marks of a block that starts processes."""
-    return [pytest.mark.launch, pytest.mark.long] if snippet.launches else []
+    """The marks of a block that starts processes; with `slow`, CI leaves it out."""
+    slow = [pytest.mark.slow] if "slow" in snippet.words else []
+    return [pytest.mark.launch, pytest.mark.long, *slow] if snippet.launches else []
 
 
 def test_every_block_is_of_a_known_kind() -> None:

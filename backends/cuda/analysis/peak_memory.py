@@ -174,6 +174,8 @@ class PipelineRank:
             found.extend(self._moments_of_embedding())
         if "last" in self.sections:
             found.extend(self._moments_of_loss())
+            if self.roles.uses_fsdp and not self.roles.pipeline and not self._ends_together:
+                found.extend(self._as_the_head_is_reduced())
         return found
 
     def _moments_of_embedding(self) -> list[LiveBytes]:
@@ -188,7 +190,8 @@ class PipelineRank:
             passed_on=self._passed_on(),
         )
         if not self.begins:
-            return self._while_copies_go(moment) if self._copies_go_as_they_reduce else [moment]
+            alone = self.roles.uses_fsdp and not self.roles.pipeline
+            return self._as_the_embedding_is_reduced(moment) if alone else [moment]
         return [
             replace(
                 moment,
@@ -209,56 +212,96 @@ class PipelineRank:
         each = self.plan.microbatches == 1 or self.plan.gather_per == "microbatch"
         return self.roles.uses_fsdp and not self.roles.pipeline and each
 
-    def _while_copies_go(self, moment: LiveBytes) -> list[LiveBytes]:
-        """Returns two moments at the end of the embedding's backward. In the first, the gradients of the last block
-        group are being reduced; a tied weight has the gradients of embedding and head, and their sum. In the second,
-        the embedding's gradients are reduced, and all gathered parameters have been freed."""
-        made = self._of_embedding(reducing=False)
-        first = [p for p, _ in self.trained if "first" in p.param.sections]
+    def _ends(self, *, reduces: bool = True) -> list[tuple[bool, bool]]:
+        """Returns the microbatches whose end can be the peak, without a pipeline: True if an earlier one has stored
+        gradients, and True if gathered parameters are freed as they reduce.
+
+        The last microbatch frees them. Earlier ones keep those that are gathered once a step. With `reduces`, only
+        microbatches that reduce gradients: the last one if unsharded gradients accumulate.
+        """
+        times = self.plan.microbatches
+        kept = times > 1 and not self._copies_go_as_they_reduce and not (reduces and self._accumulates_whole)
+        return [(times > 1, True), *([(times > 2, False)] if kept else [])]
+
+    def _as_the_embedding_is_reduced(self, moment: LiveBytes) -> list[LiveBytes]:
+        """Returns the moments at the end of the backward of the embedding, without a pipeline.
+
+        In the first, the gradients of the last block group to be reduced are still in reduction; a tied weight holds
+        the gradients of the embedding and of the head, and their sum. In the second, the embedding's gradients are
+        reduced, unless unsharded gradients accumulate: then more is live in the reduction of the head or in the sum.
+        """
+        tables = [p for p, _ in self.trained if "first" in p.param.sections]
+        share, made = sum(map(self._share, tables)) * self.stored, self._of_embedding(reducing=False)
+        blocks = 0.0 if self._accumulates_whole else max(self._blocks_reducing(), default=0.0) * self.reduced
+        summing = made + self._head_gradient() + blocks
+        reducing = self._while_reduced("first", made - self._gathered("first") - self._head_gradient())
+        found = []
+        for earlier, freed in self._ends(reduces=False):
+            grads = moment.grads if earlier or self._accumulates_whole else moment.grads - share
+            copies = self._copies_behind_blocks() if freed else 0.0
+            found.append(replace(moment, grads=grads, buffers=summing, copies=copies))
+            if not self._accumulates_whole:
+                copies = -self._resident_copies() if freed else 0.0
+                found.append(replace(moment, grads=grads, buffers=reducing, copies=copies))
+        return found
+
+    def _as_the_head_is_reduced(self) -> list[LiveBytes]:
+        """Returns the moments when the gradients of the head, in an FSDP group of its own, are reduced after its
+        backward. The blocks' activations are live, and a block is gathered."""
+        kinds = [kind for kind in self.sharded.model.blocks if kind in self.sections]
+        own = self._group("last") * self.computed
+        made = 0.0 if self._accumulates_whole else self._group("last", trained=True) * self.computed
         return [
-            replace(
-                moment,
-                grads=moment.grads - sum(map(self._share, first)) * self.stored,
-                buffers=made + self._head_gradient() + max(self._blocks_reducing(), default=0.0) * self.reduced,
-                copies=self._copies_behind_blocks(),
-            ),
-            replace(
-                moment,
-                buffers=made - self._gathered("first") + self._while_reduced("first"),
-                copies=-self._resident_copies(),
-            ),
+            LiveBytes(
+                name="backward of the head",
+                grads=self._grads(begun=False) if earlier else 0.0,
+                activations=self._saved() - self._saved_by_loss(),
+                buffers=self._while_reduced("last", made) + max(map(self._gathered, kinds), default=0.0),
+                copies=-own * self._has_resident_copies if freed else 0.0,
+            )
+            for earlier, freed in self._ends()
         ]
 
     def _copies_behind_blocks(self) -> float:
         """Returns the change in bytes when resident gathered parameters outside the embedding are freed; at most 0."""
         return self._group("first") * self.computed * self._has_resident_copies - self._resident_copies()
 
-    def _while_reduced(self, section: Section) -> float:
-        """Returns the bytes of the input and output buffers of the gradient reduction of a `section`'s FSDP group.
+    def _while_reduced(self, section: Section, made: float) -> float:
+        """Returns the bytes live in the gradient reduction of a `section`'s FSDP group: its input and output buffers,
+        the output in the dtype of the state, and `made` (bytes), the gradients from which the input is copied.
 
-        The output takes no further bytes if the reduce dtype is that of the state (the output is the stored gradient),
-        or if gradients are only all-reduced over replicas. If replicas all-reduce after a reduce-scatter, fully_shard
-        holds the outputs of all groups to the end of the backward.
+        fully_shard drops these gradients before it allocates the output, but for the group's last one, to which a loop
+        variable still refers. There is no output if gradients are only all-reduced over replicas. If replicas
+        all-reduce after a reduce-scatter in another dtype than the state's, fully_shard holds the outputs of all groups
+        to the end of the backward.
         """
         taken = self._group(section, trained=True) * self.reduced
-        if self.reduced == self.stored or not self.roles.shard:
-            return taken
-        made = [p for p, _ in self.trained if self.roles.replicate or section in p.param.sections]
-        return taken + sum(map(self._share, made)) * self.reduced
+        if not self.roles.shard:
+            return taken + made
+        mine = [p for p, _ in self.trained if section in p.param.sections]
+        cast = self.reduced != self.stored
+        out = sum(self._share(p) for p, _ in self.trained if (cast and self.roles.replicate) or p in mine)
+        stored = cast * sum(map(self._share, mine)) * self.stored
+        alone = not self._ends_together or section in self.sharded.model.blocks
+        left = min(made, self._unsharded_elements(mine[-1]) * self.computed) if mine and alone else 0.0
+        return taken + max(made, left + out * self.reduced + stored)
 
-    def _as_the_block_is_reduced(self, moment: LiveBytes) -> LiveBytes:
-        """Returns `moment` changed to the end of the backward of the rank's only FSDP group of blocks: its gradient in
-        the compute dtype and the buffers of its reduction are live."""
+    def _as_the_block_is_reduced(self, moment: LiveBytes) -> list[LiveBytes]:
+        """Returns `moment` changed to the end of the backward of the rank's only group of blocks: the group's gradient
+        in the compute dtype, and the buffers of its reduction."""
         kinds = [kind for kind in self.sharded.model.blocks if kind in self.sections]
         kind = max(kinds, key=lambda kind: self._group(kind, trained=True))
         made = self._group(kind, trained=True) * self.computed
-        return replace(
-            moment,
-            grads=self._grads_of_head(),
-            activations=self._saved(done=1),
-            buffers=self._gathered("first") + self._head_gradient() + made + self._while_reduced(kind),
-            copies=self._copies_behind_blocks() if self._copies_go_as_they_reduce else 0.0,
-        )
+        return [
+            replace(
+                moment,
+                grads=self._grads() if earlier and not self._accumulates_whole else self._grads_of_head(),
+                activations=self._saved(done=1),
+                buffers=self._gathered("first") + self._head_gradient() + self._while_reduced(kind, made),
+                copies=self._copies_behind_blocks() if freed else 0.0,
+            )
+            for earlier, freed in self._ends()
+        ]
 
     def _moments_of_blocks(self) -> list[LiveBytes]:
         """Returns the candidates for the peak in the backward of the last block: with all microbatches in flight, and
@@ -278,7 +321,7 @@ class PipelineRank:
         )
         if not self.roles.pipeline:
             alone = self.roles.uses_fsdp and not self._has_several_groups
-            return [moment, self._as_the_block_is_reduced(moment)] if alone else [moment]
+            return [moment, *self._as_the_block_is_reduced(moment)] if alone else [moment]
         found = [moment]
         if self._copies_come_and_go:
             inside = self._of_blocks - self._inside_blocks()
@@ -597,7 +640,7 @@ class PipelineRank:
     def _head_gradient(self) -> float:
         """Returns the bytes of the head's part of a tied weight's gradient. It is held until the embedding lookup's
         part is computed."""
-        if self._accumulates_whole or not self._ends_together:
+        if not self._ends_together:
             return 0.0
         return sum(self._unsharded_elements(p) for p in self.sharded.tied) * self.computed
 
@@ -666,16 +709,23 @@ class PipelineRank:
             others = max(0.0, self._waiting_gradients() - (layers - 1) * saved)
             return group + before + inside + others + min(self._head_reducing(), reducing)
         if layers == 1:
-            return (1 + ahead) * group + inside + max(min(self._head_reducing(), reducing), reducing - saved)
+            pairs = [(one, later) for one in kinds for later in kinds if one != later or self.sections[one] > 1]
+            before = max(self._inside_block(one) - self.saved.of_section(later) for one, later in pairs) + reducing
+            return (1 + ahead) * group + max(inside + min(self._head_reducing(), reducing), before)
         left = sum(self.sections[kind] for kind in kinds) // layers - 1  # buckets after the one in use
         first = (1 + min(ahead, left)) * group
         second = (1 + min(ahead, max(left - 1, 0))) * group + self._waiting_gradients() - (2 * layers - 1) * saved
         return max(first + inside, first + reducing - (layers - 1) * saved, second + reducing + inside)
 
     def _inside_blocks(self) -> float:
-        """Returns the peak bytes of gradients inside the backward of a block."""
+        """Returns the peak bytes of gradients inside the backward of a block of any kind."""
         blocks = [kind for kind in self.sharded.model.blocks if kind in self.sections]
-        return max((most_bytes(self.sharded, kind, self.plan.splits_backward) for kind in blocks), default=0.0)
+        return max(map(self._inside_block, blocks), default=0.0)
+
+    def _inside_block(self, kind: Section) -> float:
+        """Returns the peak bytes of gradients inside the backward of a block of this `kind`, less the saved tensors
+        that it has freed by then."""
+        return most_bytes(self.sharded, kind, self.plan.splits_backward)
 
     def _reducing(self) -> float:
         """Returns the bytes of this rank's largest gradient reduction; 0 if unsharded gradients accumulate."""

@@ -11,7 +11,7 @@ from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Section
 from planc.ir.plan import Noun, Plan
 from planc.ir.sharding import ParamSharding, Sharded
-from planc.ir.updates import moments_of
+from planc.ir.updates import moments_of, updates_on_host
 from planc.sharding.local import param_elements, stored_elements
 
 LANDING = 1
@@ -58,8 +58,10 @@ def _params(sharded: Sharded, held: Held) -> float:
 
 def _grads(sharded: Sharded, held: Held, *, whole: bool) -> float:
     """Return the bytes of the gradients as stored or, if `whole`, of unsharded ones that add up over microbatches; with
-    `Policy.keeps_narrow_grads`, also of those that a backward adds to them."""
+    `Policy.keeps_narrow_grads`, also of those that a backward adds to them. 0 if they go to the host."""
     plan = sharded.plan
+    if updates_on_host(sharded) and not sharded.stack.policy.keeps_grads_from_host:
+        return 0.0
     beside = _narrow_grads(sharded, held)
     if not whole:
         return _noun(sharded, held, "grads") + beside

@@ -7,21 +7,28 @@ from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import EXPERTS
 from planc.ir.plan import Noun
 from planc.ir.sharding import Layout, OpSharding, Sharded
-from planc.ir.updates import moments_of
+from planc.ir.updates import moments_of, updates_on_host
 from planc.sharding.local import stored_elements, tensor_bytes
 from planc.sharding.recompute import replay
 from planc.sharding.stage_assignment import copies_on, microbatches_each, sections_on
 
 STATE: tuple[Noun, ...] = ("params", "optimizer")
 """State that a plan may keep in host memory."""
+HOST_UPDATES_PER_S = 1.25e9
+"""Parameters that AdamW on a host updates per second, for all of its devices together. Reported for DeepSpeed's CPUAdam
+on hosts of eight A100: 0.9 billion (1.2 B parameters in 1.4 s) and 1.8 billion (72 B on four hosts in about 10 s:
+DeepSpeed issue 6834); with two A100 about 1.3 (3.1 B in a step of 2.4 to 3.1 s: pull request 7474). One process alone
+on a host of 48 cores reaches 3.9 (10 B in 2.57 s: Ren et al. 2021, ZeRO-Offload, arXiv:2101.06840, table 4)."""
 
 
 def offload_s(sharded: Sharded, rank: int, passes_s: float, late_s: float) -> float:
     """Return the exposed seconds of a step's transfers to and from host memory on pipeline rank `rank`.
 
     State is copied in and out once a step, around the optimizer update, fully exposed. On TPUs parameters are copied in
-    twice: for the compute copy and for the update. A saved tensor is copied out in the forward, and back in the
-    backward. Both copies overlap with compute and with waits for other devices, together `passes_s` seconds in a step.
+    twice: for the compute copy and for the update. If the framework updates on the host (`updates_on_host`), its update
+    takes the place of these copies, with one of the gradients to the host and one of the parameters back; parameters
+    that stay on the host are copied in for each pass instead. A saved tensor is copied out in the forward, and back in
+    the backward. Copies of a pass overlap with compute and with waits for other devices, `passes_s` seconds in a step.
     In planc's own programs for torch, compute waits for both copies, since `torch.autograd.graph.save_on_cpu` runs on
     its stream. Exposed once-per-step collectives (`late_s` seconds) run while a microbatch waits for its copies.
 
@@ -34,9 +41,23 @@ def offload_s(sharded: Sharded, rank: int, passes_s: float, late_s: float) -> fl
         return 0.0
     state = transferred_state_bytes(sharded, rank) / bandwidth
     saved = 2 * microbatches_each(plan) * saved_bytes(sharded, rank) / bandwidth
+    if updates_on_host(sharded):
+        trained = _trained_elements(sharded, rank)
+        sizes = DTYPE_BYTES[plan.precision.reduce], DTYPE_BYTES[plan.precision.compute]
+        away = "params" in plan.offloaded
+        devices = min(plan.cluster.host_chips * plan.cluster.chip.devices, plan.mesh.devices)
+        state = trained * (devices / HOST_UPDATES_PER_S + (sizes[0] + sizes[1] * (not away)) / bandwidth)
+        saved += 2 * microbatches_each(plan) * away * trained * sizes[1] / bandwidth
     waits = sharded.stack.own and not sharded.stack.xla
     wait_s = saved if waits else max(0.0, saved - passes_s)
     return state + wait_s - min(late_s, wait_s / microbatches_each(plan))
+
+
+def _trained_elements(sharded: Sharded, rank: int) -> float:
+    """Return the number of parameters that a device of pipeline rank `rank` updates."""
+    plan, sections = sharded.plan, sections_on(sharded.plan, rank)
+    trained = [p for p in sharded.params if not p.param.frozen]
+    return sum(copies_on(plan, p.param, sections) * stored_elements(plan, p, p.stored["optimizer"]) for p in trained)
 
 
 def state_bytes(sharded: Sharded, rank: int) -> float:

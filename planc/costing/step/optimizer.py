@@ -13,7 +13,7 @@ from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Section
 from planc.ir.plan import Plan
 from planc.ir.sharding import ParamSharding, Sharded
-from planc.ir.updates import moments_of, newton_schulz_flops
+from planc.ir.updates import moments_of, newton_schulz_flops, updates_on_host
 from planc.sharding.local import stored_elements
 from planc.sharding.stage_assignment import copies_in
 
@@ -47,7 +47,7 @@ def update_seconds(sharded: Sharded) -> dict[Sections, float]:
 def _update_bytes(sharded: Sharded, p: ParamSharding) -> float:
     """Return the bytes of parameter `p`'s state that one update reads and writes on a device."""
     plan = sharded.plan
-    if p.param.frozen:
+    if p.param.frozen or updates_on_host(sharded):
         return 0.0
     adamw = sharded.stack.policy.update_passes or OPTIMIZER_PASSES
     passes = adamw if moments_of(plan, p.param.name) == 2 else MUON_PASSES

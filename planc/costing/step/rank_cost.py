@@ -213,7 +213,8 @@ def stage_cost(sections: Load, compute: Mapping[Section, SectionSeconds], rank: 
         forward += n * time.forward_s
         backward += n * time.backward_s
         again += n * time.recompute_s
-        weight += n * time.weight_s
+        # Gradients are reduced after the wgrad: the stage before does not wait for them, only this rank does.
+        weight += n * (time.weight_s + rest_s)
         exposed_forward += n * (one.exposed_forward_s + forward_s)
         recompute_s = one.exposed_recompute_s * (replayed[s] / rank.load[s])
         exposed_backward += n * (one.exposed_backward_s + recompute_s + rest_s)

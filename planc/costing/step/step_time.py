@@ -319,7 +319,8 @@ def copies_run(sharded: Sharded, rank: int) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class RankWork:
-    """Seconds of a step before its pipeline is simulated. Fields that are not by rank apply to the critical rank."""
+    """Seconds of a step before its pipeline is simulated. Fields that are not by rank apply to the critical rank, but
+    `optimizer_s` to the rank with the slowest update."""
 
     times: StageTimes
     """Seconds of a microbatch on each virtual stage."""
@@ -395,7 +396,8 @@ def rank_work(
         compute_s=compute,
         recompute_s=recompute,
         exposed_s=each * sum(c.exposed_forward_s + c.exposed_backward_s for c in mine) + after_s[rank],
-        optimizer_s=optimizer_s(rank),
+        # The norm over all gradients, or the next step, waits for every rank: the slowest update counts.
+        optimizer_s=max(map(optimizer_s, range(len(held)))),
         offload_s=tuple([offload_s(r, busy[r], one.late_s) for r, one in enumerate(ranks)]),
         overhead_s=overhead_s(plan, len(held[rank])),
     )
