@@ -43,12 +43,16 @@ def resting(sharded: Sharded, held: Held, *, whole: bool = False) -> dict[str, f
 def _params(sharded: Sharded, held: Held) -> float:
     """Return the bytes of the master parameters as stored, and of the unsharded compute copy if it stays allocated.
 
-    ZeRO-1 and ZeRO-2 store the masters with the optimizer state and compute with the copy.
+    ZeRO-1 and ZeRO-2 store the masters with the optimizer state and compute with the copy. If the host updates the
+    parameters and the gradients go there, so do the masters: ZeRO-3's shards are then in the compute dtype.
     """
     plan = sharded.plan
+    away = updates_on_host(sharded) and not sharded.stack.policy.keeps_grads_from_host
     total = 0.0
     for p, n in held:
         size = DTYPE_BYTES[plan.store_dtype("params", p.param.region)]
+        if away and not p.param.frozen:
+            size = DTYPE_BYTES[plan.precision.compute] if p.stored["params"] else 0
         if "params" not in plan.offloaded and not _copy_is_master(plan, p):
             total += n * stored_elements(plan, p, p.stored["params"] or p.stored["optimizer"]) * size
         if _copy_stays(plan, p):
