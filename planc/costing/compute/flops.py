@@ -22,6 +22,16 @@ def cache_of(sharded: Sharded, chip: Chip) -> Cache:
     return sharded.cache if chip is sharded.plan.cluster.chip else Cache()
 
 
+def op_by_op(sharded: Sharded) -> bool:
+    """True if the ops of a block run one by one: the framework of `sharded` does so, and the plan compiles no
+    blocks.
+
+    >>> op_by_op(sharded)
+    False
+    """
+    return sharded.stack.policy.eager and sharded.plan.compiled("blocks") is None
+
+
 def op_flops(sharded: Sharded, o: OpSharding) -> float:
     """Return the forward FLOPs of op `o` on one device for one microbatch: two per multiply-add.
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from planc.costing.compute.attention import attention_s, attention_table
-from planc.costing.compute.flops import backward_of_code, cache_of, op_bytes, op_flops
+from planc.costing.compute.flops import backward_of_code, cache_of, op_by_op, op_bytes, op_flops
 from planc.costing.compute.gemm import fused_of, matmul_op_s, product_table, runs_beside, update_s, weights_s
 from planc.costing.compute.quantize import product_dtype
 from planc.costing.compute.scan import scan_s
@@ -22,7 +22,9 @@ from planc.ir.hardware import Chip
 from planc.ir.model import EXPERTS, Section
 from planc.ir.op_tables import table_of
 from planc.ir.sharding import OpSharding, Sharded
+from planc.sharding.local import tensor_bytes
 from planc.sharding.recompute import replay
+from planc.sharding.redistribute import restrict
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,9 @@ def _rerun(sharded: Sharded, section: Section, chip: Chip, forward: dict[str, fl
     return [*(forward[name] for name in again.ops), *updates]
 
 
-@cached_on(lambda sharded, section, chip: (cache_of(sharded, chip), (section, _launch_wait_s(sharded))))
+@cached_on(
+    lambda sharded, section, chip: (cache_of(sharded, chip), (section, _launch_wait_s(sharded), op_by_op(sharded)))
+)
 def _once_each(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
     """Return the seconds of a section's forward and backward, without recompute."""
     backward = ops_s(sharded, section, chip, backward=True).values()
@@ -101,7 +105,7 @@ def host_s(sharded: Sharded, section: Section, chip: Chip) -> tuple[float, float
 @cached_on(
     lambda sharded, section, chip, backward=False: (
         cache_of(sharded, chip),
-        (section, backward, _launch_wait_s(sharded)),
+        (section, backward, _launch_wait_s(sharded), op_by_op(sharded)),
     )
 )
 def ops_s(sharded: Sharded, section: Section, chip: Chip, *, backward: bool = False) -> dict[str, float]:
@@ -142,7 +146,7 @@ def dispatched_s(ops: Iterable[float], chip: Chip) -> float:
 @cached_on(
     lambda sharded, o, chip, backward=False: (
         cache_of(sharded, chip),
-        (o.op.name, o.op.output, o.op.window, o.op.fixed, backward),
+        (o.op.name, o.op.output, o.op.window, o.op.fixed, backward, op_by_op(sharded)),
     )
 )
 def op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = False) -> float:
@@ -155,16 +159,38 @@ def op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = False)
     '10 us'
     """
     if o.op.kind == "matmul":
-        return matmul_op_s(sharded, o, chip, backward=backward)
+        beside_s = _update_passes_s(sharded, o, chip, backward=backward) if o.op.update and op_by_op(sharded) else 0.0
+        return matmul_op_s(sharded, o, chip, backward=backward) + beside_s
     if o.op.kind == "attention":
         return attention_s(sharded, o, chip, backward=backward)
     if o.op.kind == "scan":
         return scan_s(sharded, o, chip, backward=backward)
     traffic = op_bytes(sharded, o) * BACKWARD_BYTES.get(o.op.kind, 1.0) if backward else op_bytes(sharded, o)
+    traffic *= _passes(sharded, o)
     flops = op_flops(sharded, o) * (backward_of_code(o.op) if backward else 1.0)
     arithmetic = flops * dtype_s_per_flop(chip, sharded.plan.precision.compute)
     waits = 0.0 if backward or o.op.kind != "route" else _waits_for_counts(sharded) * chip.dispatch_s
     return max(arithmetic + chip.launch_s, stream_s(traffic, chip)) + waits
+
+
+def _passes(sharded: Sharded, o: OpSharding) -> float:
+    """Return the memory traffic of an op that runs as several kernels, as a multiple of that of one. A fused loss comes
+    with kernels for norms (`Policy.fuses_head_and_loss`)."""
+    plan, policy = sharded.plan, sharded.stack.policy
+    if not op_by_op(sharded) or (o.op.kind == "norm" and policy.fuses_head_and_loss and plan.compiled("loss")):
+        return 1.0
+    return EAGER_PASSES.get(o.op.kind, 1.0) if len(o.op.inputs) > 1 or o.op.kind != "elementwise" else 1.0
+
+
+def _update_passes_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
+    """Return the seconds of what a LoRA update of op `o` does beside its matmuls, op by op: it casts its input to fp32
+    and back (6 bytes each), scales its output (4) and adds it (6); the backward casts twice, adds the gradient of the
+    input, and scales (`Linear.forward` of peft/tuners/lora/layer.py)."""
+    plan = sharded.plan
+    read, made = (
+        tensor_bytes(plan, t, restrict(o.layout, sharded.model.tensor[t].dims)) for t in (o.op.inputs[0], o.op.output)
+    )
+    return stream_s(read * 9 + made * 2 if backward else read * 6 + made * 5, chip)
 
 
 def _waits_for_counts(sharded: Sharded) -> int:
@@ -214,6 +240,10 @@ def table_for(sharded: Sharded, o: OpSharding, chip: Chip) -> str:
     return f"{table.op} in {table.dtype}" if table and table.dtype else table.op if table else ""
 
 
+EAGER_PASSES = {"norm": 9.0, "rope": 5.0, "elementwise": 5 / 3}
+"""Memory traffic of ops that run as several kernels, as a multiple of that of one: a norm in fp32 casts, squares,
+means, scales, casts and multiplies (18 passes over bf16 bytes for 2); rotary embeddings negate, concatenate, multiply
+twice and add; a gate's activation is written and read (transformers/models/llama/modeling_llama.py)."""
 BACKWARD_BYTES = {"code": 2.0, "norm": 1.5, "elementwise": 5 / 3, "embedding": 2.0, "loss": 0.0}
 """Memory traffic of an op's backward as a multiple of its forward; 1 for other ops. A norm reads its input and a
 gradient and writes one; a gated product reads three and writes two instead of reading two and writing one. The loss

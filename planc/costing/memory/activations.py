@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from planc.costing.compute.attention import scores_of
+from planc.costing.compute.flops import op_by_op
 from planc.costing.compute.quantize import quantized
 from planc.costing.step.offload import saved_tensor_bytes
 from planc.diag.fast_dataclass import dataclass
@@ -68,7 +69,7 @@ def replay_buffers(replays: Replays, sections: Container[Section]) -> tuple[floa
 
 def _replayed(sharded: Sharded, kind: Section) -> float:
     """Return the bytes of recomputed activations that are allocated during the backward of one block."""
-    flying = _gradients(sharded, kind) if sharded.stack.policy.eager and not sharded.stack.own else 0.0
+    flying = _gradients(sharded, kind) if op_by_op(sharded) and not sharded.stack.own else 0.0
     if not replay(sharded.plan, kind).ops:
         return flying
     return max(0.0, _block_saved(sharded, kind, everything=True) - _block_saved(sharded, kind)) + flying
@@ -201,7 +202,7 @@ def _saved_beside(sharded: Sharded, kind: Section, again: Container[str]) -> flo
             continue
         if o.op.kind == "add" and dropout:
             total += tensor_bytes(plan, o.op.output, restrict(o.layout, sharded.model.tensor[o.op.output].dims)) / size
-        if sharded.stack.policy.eager:
+        if op_by_op(sharded):
             total += _saved_one_by_one(sharded, o, sizes)
         if o.op.kind == "attention" and plan.attention is not None and plan.attention.runs == "unfused":
             total += scores_of(sharded, o) * (2 * size + 1 if dropout else size)

@@ -159,7 +159,8 @@ def temporaries(sharded: Sharded, held: Held) -> float:
     >>> temporaries(sharded, [(p, 1) for p in sharded.params])  # planc's own update is one kernel
     0.0
     """
-    return sharded.stack.policy.update_copies * _noun(sharded, held, "optimizer")
+    away = "optimizer" in sharded.plan.offloaded
+    return 0.0 if away else sharded.stack.policy.update_copies * _noun(sharded, held, "optimizer")
 
 
 def root_bytes(sharded: Sharded, held: Held) -> tuple[float, float]:
