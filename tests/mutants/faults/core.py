@@ -297,8 +297,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="an op of one kind of block has the seconds of its namesake in another",
         file="planc/costing/compute/section.py",
-        text="(o.op.name, o.op.output, o.op.window, o.op.fixed, backward)",
-        planted="(o.op.name, o.op.output, o.op.fixed, backward)",
+        text="(o.op.name, o.op.output, o.op.window, o.op.fixed, backward, op_by_op(sharded))",
+        planted="(o.op.name, o.op.output, o.op.fixed, backward, op_by_op(sharded))",
         test="tests/cost/test_compute.py::test_ops_of_one_name_in_two_kinds_of_block_are_two",
     ),
     Fault(
