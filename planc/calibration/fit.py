@@ -34,27 +34,16 @@ def solved(x: Array, errors: Array, slopes: Array, weights: Array, parameters: S
     import numpy as np
 
     prior = np.log([p.prior for p in parameters])
-    certain = np.linalg.inv(_covariance(parameters))
+    spread = np.array([p.spread for p in parameters])
     move = np.zeros_like(x)
     for _ in range(30):  # reweighted least squares: the Huber weights depend on the step itself
         size = np.abs(errors + slopes @ move)
         each = weights * np.minimum(1.0, HUBER / np.maximum(size, 1e-9)) / SIGMA**2
-        left = slopes.T @ (each[:, None] * slopes) + certain
-        right = -slopes.T @ (each * errors) - certain @ (x - prior)
+        left = slopes.T @ (each[:, None] * slopes) + np.diag(1 / spread**2)
+        right = -slopes.T @ (each * errors) - (x - prior) / spread**2
         move = np.linalg.solve(left, right)
     low, high = np.log([p.low for p in parameters]), np.log([p.high for p in parameters])
     return np.asarray(np.clip(x + np.clip(move, -0.7, 0.7), low, high))
-
-
-def _covariance(parameters: Sequence[Parameter]) -> Array:
-    """Return the covariance of the priors' logarithms; those of a group have a common part."""
-    import numpy as np
-
-    of = [p.group for p in parameters]
-    same = np.array([[bool(a) and a == b for b in of] for a in of])
-    shared = np.array([p.shared for p in parameters])
-    found: Array = np.diag([p.spread**2 for p in parameters]) + same * np.outer(shared, shared)
-    return found
 
 
 def rounded(value: float) -> float:

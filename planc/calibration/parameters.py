@@ -40,10 +40,6 @@ class Parameter:
     low: float = 0.05
     high: float = 0.95
     spread: float = 0.1
-    group: str = ""
-    """Parameters of one group share what their priors are all wrong by."""
-    shared: float = 0.0
-    """Standard deviation of the logarithm of that common factor."""
     place: Place = "chip"
 
     def put(self, cluster: Cluster, value: float) -> Cluster:

@@ -86,7 +86,7 @@ def _library(sharded: Sharded, o: OpSharding) -> str:
     if o.op.kind != "matmul":
         return ""
     rate = 1 / s_per_flop(sharded, o.op, sharded.plan.cluster.chip)
-    return f"{LIBRARIES[sharded.stack.matmuls]} at up to {rate / 1e12:.0f} TFLOP/s"
+    return f"{LIBRARIES[sharded.stack.matmuls]} at up to {rate / 1e12:.3g} TFLOP/s"
 
 
 HOST = "the host"

@@ -46,8 +46,8 @@ OPS = ("reduce_scatter", "all_reduce", "all_to_all")
 Rated = Annotated[str, OneOf(RATES, "a dtype of a chip's rates")]
 Library = Literal["torch", "torch_2_1", "te", "xla"]
 LIBRARIES: dict[Library, str] = {
-    "torch": "torch's cuBLAS",
-    "torch_2_1": "cuBLAS 12.1 of torch 2.1",
+    "torch": "torch",
+    "torch_2_1": "torch 2.1",
     "te": "Transformer Engine",
     "xla": "XLA",
 }

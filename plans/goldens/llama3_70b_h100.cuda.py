@@ -1,6 +1,6 @@
 """llama3_70b_h100: llama3_70b over 512 devices.
 
-plan     llama3_70b_h100 (sha256 f4cdc1ad750e45fd)
+plan     llama3_70b_h100 (sha256 b5260e74b465e952)
 mesh     pp 4 > fsdp 16 > tp 8
 cluster  64 x h100_node
 

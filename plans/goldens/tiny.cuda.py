@@ -1,6 +1,6 @@
 """tiny: llama_tiny over 4 devices.
 
-plan     tiny (sha256 c3198606467ae9d6)
+plan     tiny (sha256 8e1c26ff37b9d429)
 mesh     fsdp 2 > tp 2
 cluster  4 x cpu_local
 

@@ -29,8 +29,8 @@ from tests.lab.published.rows import Row, training_rows
 from tests.plans import ROOT
 from tests.search.test_search import MOST, SPACES
 
-LARGE = 15
-"""Runs of a class whose coverage must be within the limits alone; of fewer, one more or less is 7 points."""
+LARGE = 20
+"""Runs of a class whose coverage must be within the limits alone; of fewer, one more or less is over 5 points."""
 
 
 @pytest.mark.parametrize("quantity", ["step", "memory"])
@@ -40,7 +40,7 @@ def test_intervals_hold_four_of_five_left_out_runs(quantity: str) -> None:
     coverage = {c.group: c for c in spread(found, quantity).coverage}  # type: ignore[arg-type]
     assert coverage["all"].runs == len(found) == len({r.run for r in found})
     large = [c for c in coverage.values() if c.runs >= LARGE]
-    assert len(large) >= (9 if quantity == "step" else 3)
+    assert len(large) >= (9 if quantity == "step" else 2)
     assert all(0.75 <= c.without_the_run <= 0.85 for c in large), large
 
 

@@ -13,39 +13,43 @@ from planc.calibration.parameters import (
     BLACKWELL,
     GPUS,
     HOPPER,
-    LATER,
     TPUS,
     ULTRA,
     Parameter,
 )  # fmt: skip
 from planc.ir.hardware import Cluster
 
-SUSTAINED = "measured best shape (public ml-engineering notes) x 0.77, what training sustains"
-KERNEL = "FlashAttention-2 forward, causal, heads of 128"
-MEASURED_A100 = (
-    "measured best shape (87 %, public ml-engineering notes), of which little is lost: an A100 keeps its clock"
-)
-XLA = "round figure between the published runs"
+OF_BEST = "measured best shape (public ml-engineering notes), of which an H100's large ones keep 0.917 (0.65 of 0.709)"
+KERNEL = "FlashAttention-2 forward, causal, heads of 128 (Dao 2023)"
+TE_A100 = "Transformer Engine's of training on an A100 PCIe, 77 % (SimuMax 1.2), by the best shapes of both"
+TE_B200 = "Transformer Engine's of training on a B200, one after the other (SimuMax 1.2)"
+AT_500_W = "8192 x 8192 x 8192 and twice larger at 500 W (pytorch/FBGEMM, pull request 2546), by the power's cube root"
+BY_BEST = "a B200's, by their measured best shapes (public ml-engineering notes)"
+DEFAULT = "the language's default"
 
 
-def _matmul(name: str, chips: tuple[str, ...], prior: float, why: str = SUSTAINED) -> Parameter:
-    return Parameter(name=f"matmul {name}", field="matmul_efficiency", chips=chips, prior=prior, why=why, spread=0.05)
+def _matmul(name: str, chips: tuple[str, ...], prior: float, why: str, spread: float = 0.04) -> Parameter:
+    return Parameter(name=f"matmul {name}", field="matmul_efficiency", chips=chips, prior=prior, why=why, spread=spread)
 
 
-def _narrow_efficiency(name: str, dtype: str, chips: tuple[str, ...], prior: float) -> Parameter:
-    field = f"{dtype}_efficiency"
-    return Parameter(name=f"{dtype} {name}", field=field, chips=chips, prior=prior, why=SUSTAINED, spread=0.08)
+def _narrow_efficiency(name: str, dtype: str, chips: tuple[str, ...], prior: float, why: str = OF_BEST) -> Parameter:
+    return Parameter(name=f"{dtype} {name}", field=f"{dtype}_efficiency", chips=chips, prior=prior, why=why)
 
 
 def _attention(name: str, chips: tuple[str, ...], prior: float, why: str = KERNEL) -> Parameter:
     return Parameter(name=f"attention {name}", field="attention_efficiency", chips=chips, prior=prior, why=why)
 
 
-def _memory(name: str, chips: tuple[str, ...], prior: float) -> Parameter:
+def _memory(name: str, chips: tuple[str, ...], prior: float, why: str = DEFAULT) -> Parameter:
     return Parameter(
-        name=f"memory_efficiency {name}", field="memory_efficiency", chips=chips, prior=prior, low=0.5, high=0.95,
-        why=SHARED["memory_efficiency"],
-    )  # fmt: skip
+        name=f"memory_efficiency {name}",
+        field="memory_efficiency",
+        chips=chips,
+        prior=prior,
+        low=0.5,
+        high=0.95,
+        why=why,
+    )
 
 
 def _shared_parameter(
@@ -68,37 +72,45 @@ SHARED = {
 }
 
 PARAMETERS: tuple[Parameter, ...] = (
-    _matmul("A100", AMPERE, 0.82, MEASURED_A100),
-    _matmul("H100", HOPPER, 0.61),
-    _matmul("B200", ("b200",), 0.60),
-    _matmul("B300", ("b300",), 0.60),
-    _matmul("GB200 and GB300", ("gb200", "gb300"), 0.52),
-    _narrow_efficiency("H100", "float8", HOPPER, 0.56),
-    _narrow_efficiency("B200", "float8", ("b200", "b300"), 0.58),
-    _narrow_efficiency("GB200", "float8", ("gb200",), 0.57),
-    _narrow_efficiency("GB300", "float8", ("gb300",), 0.62),
-    _narrow_efficiency("GB200", "float4", BLACKWELL, 0.48),
-    _narrow_efficiency("GB300", "float4", ULTRA, 0.48),
+    _matmul("A100", AMPERE, 0.828, TE_A100, 0.06),
+    _matmul("H100", HOPPER, 0.69, AT_500_W, 0.03),
+    _matmul("B200", ("b200",), 0.50, TE_B200, 0.03),
+    _matmul("B300", ("b300",), 0.507, BY_BEST, 0.05),
+    _matmul("GB200 and GB300", ("gb200", "gb300"), 0.47, BY_BEST, 0.05),
+    Parameter(
+        name="torch_2_1_speed H100", field="torch_2_1_speed", chips=HOPPER, prior=1.0, unit="times", low=0.5, high=2.0,
+        why="cuBLAS 12.1 was the first for Hopper; llm-foundry alone",
+    ),
+    _narrow_efficiency("H100", "float8", HOPPER, 0.65, AT_500_W),
+    _narrow_efficiency("B200", "float8", ("b200", "b300"), 0.69),
+    _narrow_efficiency("GB200", "float8", ("gb200",), 0.66),
+    _narrow_efficiency("GB300", "float8", ("gb300",), 0.66),
+    _narrow_efficiency("GB200", "float4", BLACKWELL, 0.47, DEFAULT),
+    _narrow_efficiency("GB300", "float4", ULTRA, 0.48, DEFAULT),
     _attention("A100", AMPERE, 0.60),
     _attention("H100", HOPPER, 0.37),
-    _attention("B200", BLACKWELL, 0.22),
+    _attention("B200", BLACKWELL, 0.265, "cuDNN's of 4,096 tokens (SimuMax 1.2), by its speed"),
     _attention("B300", ULTRA, 0.32, "twice the exponentials of a B200 (NVIDIA, Blackwell Ultra)"),
-    _memory("A100", AMPERE, 0.78),
-    _memory("H100 and later", LATER, 0.76),
-    _shared_parameter("launch", GPUS, 3e-6, "s", 1e-6, 10e-6),
+    _memory("A100", AMPERE, 0.85),
+    _memory("H100", HOPPER, 0.85),
+    _memory("B200 and later", (*BLACKWELL, *ULTRA), 0.67, "elementwise kernels on a B200 (SimuMax 1.2)"),
+    _shared_parameter("launch", GPUS, 4e-6, "s", 1e-6, 10e-6),
     _shared_parameter("dispatch", GPUS, 85e-6, "s", 5e-6, 300e-6),
-    _shared_parameter("matmul_depth", GPUS, 350.0, "steps", 32.0, 1024.0),
-    _shared_parameter("matmul_tail", GPUS, 0.35, "share of a wave", 0.05, 0.9),
-    _shared_parameter("contention", GPUS, 0.38, "share", 0.02, 0.8),
+    _shared_parameter("matmul_depth", GPUS, 250.0, "steps", 32.0, 1024.0),
+    _shared_parameter("matmul_tail", GPUS, 0.2, "share of a wave", 0.05, 0.9),
+    Parameter(
+        name="contention GPUs", field="contention", chips=GPUS, prior=0.2, low=0.02, high=0.8, spread=0.3,
+        why="20 of 132 multiprocessors (DeepSeek-V3, section 3.2.2) and some memory bandwidth",
+    ),
     _shared_parameter("step", GPUS, 8e-3, "s", 1e-3, 50e-3),
-    _matmul("TPU v4", ("v4",), 0.74, XLA),
-    _matmul("TPU v5e", ("v5e",), 0.80, XLA),
-    _matmul("TPU v5p", ("v5p",), 0.80, XLA),
-    _matmul("TPU v6e", ("v6e",), 0.70, XLA),
-    _matmul("TPU 7x", ("tpu7x",), 0.72, XLA),
-    _narrow_efficiency("TPU 7x", "float8", ("tpu7x",), 0.66),
+    _matmul("TPU v4", ("v4",), 0.8, DEFAULT, 0.15),
+    _matmul("TPU v5e", ("v5e",), 0.8, DEFAULT, 0.15),
+    _matmul("TPU v5p", ("v5p",), 0.8, DEFAULT, 0.15),
+    _matmul("TPU v6e", ("v6e",), 0.8, DEFAULT, 0.15),
+    _matmul("TPU 7x", ("tpu7x",), 0.8, DEFAULT, 0.15),
+    _narrow_efficiency("TPU 7x", "float8", ("tpu7x",), 0.8, DEFAULT),
     _attention("TPU", TPUS, 0.26, "splash attention, causal"),
-    _shared_parameter("memory_efficiency", TPUS, 0.75, "share", 0.5, 0.95),
+    _shared_parameter("memory_efficiency", TPUS, 0.85, "share", 0.5, 0.95),
     _shared_parameter("matmul_depth", TPUS, 120.0, "steps", 32.0, 1024.0),
     _shared_parameter("contention", TPUS, 0.27, "share", 0.02, 0.8),
     _shared_parameter("step", TPUS, 10e-3, "s", 1e-3, 50e-3),
