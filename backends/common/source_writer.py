@@ -35,7 +35,10 @@ def _split(line: str, width: int) -> str:
     """Split a line of code, or a docstring's first line, that exceeds `width`; return other lines unchanged."""
     indent = line[: -len(line.lstrip())]
     if line.startswith(f'{indent}"""'):
-        return textwrap.fill(line.strip(), width, initial_indent=indent, subsequent_indent=indent)
+        # A long word is not broken: that may cut an escape of an odd name in two.
+        return textwrap.fill(
+            line.strip(), width, initial_indent=indent, subsequent_indent=indent, break_long_words=False
+        )
     if len(line) <= width or (found := _brackets(line)) is None:
         return line
     begin, *commas, end = found

@@ -211,6 +211,7 @@ def test_a_cause_is_one_comment(text: str) -> None:
 @settings(max_examples=12)
 @given(HOSTILE)
 @example('x"""\nopen("OWNED", "w")\n"""')
+@example("0" * 20 + "\x1b" * 3 + "\U0002ebe1" * 7)
 def test_programs_of_a_plan_with_hostile_names_only_define_things(text: str) -> None:
     """Past the reader's door: a plan made in Python, with the text as the name of the plan, model and cluster."""
     from dataclasses import replace

@@ -60,7 +60,7 @@ def plan_in(folder: Path, model: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("family", sampled(FAMILIES, 12))
+@pytest.mark.parametrize("family", sampled(FAMILIES, 24))
 def test_a_familys_parameters_are_exact(family: str) -> None:
     module = model_on("meta", config_of(family))
     model = planc.model_of(module).model
@@ -82,7 +82,7 @@ def test_a_family_with_scans_has_the_parameters_of_its_class(experts: dict[str, 
     assert model.parameters == sum(p.numel() for p in model_on("meta", config).parameters())
 
 
-@pytest.mark.parametrize("family", sampled(sorted({*config_types()} - {*WITH_SCANS}), 8))
+@pytest.mark.parametrize("family", sampled(sorted({*config_types()} - {*WITH_SCANS}), 16))
 def test_a_family_of_the_catalog_is_read_as_the_catalog_has_it(family: str) -> None:
     """Equal ops, tensors and parameters: every cost, collective and layout of one is that of the other. What the
     class's own code keeps beyond what its ops need is the one difference."""

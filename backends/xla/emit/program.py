@@ -91,7 +91,8 @@ def _docstring(plan: Plan, jax: Version) -> str:
 
 
 def _field(name: str, text: str) -> str:
-    return textwrap.fill(f"{name:<9}{python_docstring(text)}", WIDTH, subsequent_indent=" " * 9)
+    said = f"{name:<9}{python_docstring(text)}"
+    return textwrap.fill(said, WIDTH, subsequent_indent=" " * 9, break_long_words=False)
 
 
 def _without_verb(sentence: str) -> str:

@@ -14,6 +14,13 @@ SHAPE = "tests/house/test_program_shape.py"
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="a docstring of a program breaks long words, and escapes in them",
+        file="backends/xla/emit/program.py",
+        text='subsequent_indent=" " * 9, break_long_words=False)',
+        planted='subsequent_indent=" " * 9)',
+        test=f"{QUOTING}::test_programs_of_a_plan_with_hostile_names_only_define_things",
+    ),
+    Fault(
         name="S1: a docstring holds a text as it is",
         file="planc/diag/quoting.py",
         text="""return printable(text.replace("\\\\", "\\\\\\\\")).replace('"', '\\\\"')""",
