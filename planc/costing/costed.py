@@ -57,6 +57,18 @@ class CostedPlan:
         """All collectives of a step, each with its seconds and its exposed seconds (not hidden by compute)."""
         return self.timed.collectives
 
+    @property
+    def lower_bound_gib(self) -> float:
+        """The least memory (GiB) that the fullest device needs: the lower end of its range, and no less than its
+        tensors, except under XLA, which reorders and recomputes to fit (openxla's HloRematerialization)."""
+        low = self.memory.reserved_gib.low
+        return low if self.sharded.stack.matmuls == "xla" else max(low, self.memory.allocated_gib)
+
+    def may_fit(self, room_gib: float) -> bool:
+        """True if the fullest device may need at most `room_gib`: `check` then has no E0501, and a search without a
+        fitting plan says that its nearest miss may fit."""
+        return self.lower_bound_gib <= room_gib
+
 
 def cost_plan(
     sharded: Sharded, collectives: tuple[Collective, ...] | None = None, *, backend: Backend | None = None

@@ -132,11 +132,6 @@ class Memory:
     """Peak of the tensors on the fullest device, as `max_memory_allocated` counts it."""
     reserved_gib: Reserved = Reserved(low=0.0, high=0.0)
 
-    def may_fit(self, room_gib: float) -> bool:
-        """True if the fullest device may need at most `room_gib`, by the lower end of its range: `check` then has no
-        E0501, and a search without a fitting plan says that its nearest miss may fit."""
-        return self.reserved_gib.low <= room_gib
-
     @property
     def worst(self) -> StageMemory:
         return max(self.stages, key=lambda s: s.per_device_gib.total)

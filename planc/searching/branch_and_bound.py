@@ -330,7 +330,7 @@ class _Run:
     def may_fit(self, candidate: Candidate) -> bool:
         """True if a layout fits at the lower end of its predicted memory."""
         costed = cost_plan(self.bounds.sharded(candidate.point), backend=self.backend)
-        return costed.memory.may_fit(self.room_gib)
+        return costed.may_fit(self.room_gib)
 
     def _report(self, waiting: int) -> None:
         self.opened += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import exp, log
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tests.lab.published.predict import Predicted, prepare, timed
 from tests.lab.published.residuals import (
     MOST_OF_ONE,
     Residual,
+    _akin,
     bundled_residuals,
     quantile,
     spread,
@@ -48,6 +50,19 @@ def test_intervals_hold_for_publishers_never_seen() -> None:
     """All runs of a publisher by intervals that were made without any of them."""
     coverage = spread(bundled_residuals("step"), "step").coverage[0]
     assert coverage.group == "all" and 0.75 <= coverage.without_its_publisher <= 0.90
+
+
+def test_a_stranger_is_judged_without_its_publisher_framework_and_chip() -> None:
+    """Steps of strangers are held at least as often as said; one like the others in any of the three takes no part."""
+    assert spread(bundled_residuals("step"), "step").coverage[0].of_a_stranger >= 0.75
+    one = run("a", 1.0)
+    others = [
+        replace(run("b", 1.0, "nemo", "b200"), publisher="another"),
+        replace(run("c", 1.0, "nemo"), publisher="another"),
+        replace(run("d", 1.0, chip="b200"), publisher="another"),
+        run("e", 1.0, "nemo", "b200"),
+    ]
+    assert [o.run for o in others if not _akin(one, o)] == ["b"]
 
 
 def test_the_residuals_are_those_of_the_predictions_today() -> None:

@@ -128,7 +128,7 @@ ANSWERS = [
 ERRORS = Errors("all", 3, 0.1, 0.2, -0.05)
 SPREAD = Spread(
     (Ratios("dense", 12, 0.9, 1.2, ("h100",), ("megatron",)),),
-    (Coverage("all", 12, 0.8, 0.75),),
+    (Coverage("all", 12, 0.8, 0.75, 0.7),),
     (Residual("a", Subject("h100", "dense", "megatron"), "b/c", 0.05),),
 )
 ACCURACY = Accuracy(

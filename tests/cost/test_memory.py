@@ -137,6 +137,17 @@ def test_between_the_ends_of_what_is_held_a_plan_is_warned_of(tmp_path: Path) ->
     assert codes(1.1 * total) == []
 
 
+def test_tensors_above_the_memory_are_refused_whatever_the_lower_end(tmp_path: Path) -> None:
+    """Except under XLA, which reorders and recomputes to fit."""
+    found = {}
+    for framework in ("accelerate", "maxtext"):
+        costed = cost_plan(sharded_of(tmp_path, DATA + f"realise as {framework}\n"))
+        room = costed.memory.allocated_gib - 0.01
+        assert costed.memory.reserved_gib.low < room
+        found[framework] = costed.lower_bound_gib > room, costed.may_fit(room), costed.may_fit(room + 0.02)
+    assert found == {"accelerate": (True, False, True), "maxtext": (False, True, True)}
+
+
 GPT = """plan gpt
 model     gpt3_175b(layers = 8, embed = 1024, heads = 16, head_dim = 64, ffn = 4096, vocab = 51200, positions = 1024)
 batch     64 x 1024 tokens microbatch 2

@@ -113,7 +113,7 @@ def test_search_and_check_have_one_answer_on_what_fits(framework: str, tmp_path:
     (tmp_path / "own.plan").write_text(hardware)
     costed = examine(path, targets=()).costed
     assert costed is not None
-    total, low = costed.memory.per_device_gib.total, costed.memory.reserved_gib.low
+    total, low = costed.memory.per_device_gib.total, costed.lower_bound_gib
     for room, fits, code in (
         (total * 1.001, True, None),
         ((total + low) / 2, False, "W0508"),

@@ -23,7 +23,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     memory, plan = costed.memory, costed.sharded.plan
     worst = memory.worst
     need = worst.per_device_gib
-    if memory.may_fit(memory.capacity_gib):
+    if costed.may_fit(memory.capacity_gib):
         return
     parts = {k: v for k, v in asdict(need).items() if k != "total" and v >= 0.05}
     shown = ", ".join(f"{name} {gib:.1f}" for name, gib in sorted(parts.items(), key=lambda p: -p[1]))
@@ -42,9 +42,9 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _lower_end(costed: CostedPlan) -> str:
-    """Return the lower end of the memory range as a clause; "" if it is near the prediction."""
+    """Return the least memory as a clause; "" if it is near the prediction."""
     memory = costed.memory
-    low = memory.reserved_gib.low
+    low = costed.lower_bound_gib
     return "" if low > NEAR * memory.per_device_gib.total else f", and {low:.1f} GiB at the least"
 
 

@@ -20,7 +20,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     worst = memory.worst
     total, capacity = worst.per_device_gib.total, memory.capacity_gib
     held = memory.reserved_gib
-    if total <= capacity * (1 - LEFT) or not memory.may_fit(capacity):
+    if total <= capacity * (1 - LEFT) or not costed.may_fit(capacity):
         return
     stage = f"stage {worst.stage}" if len(memory.stages) > 1 else "a device"
     if total > capacity:

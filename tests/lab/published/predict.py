@@ -99,7 +99,7 @@ def predicted(one: Prepared) -> Predicted:
         one.measured_s,
         costed.step.time_s,
         worst.total - worst.comm_buffers - context,
-        needed_gib=costed.memory.reserved_gib.low,
+        needed_gib=costed.lower_bound_gib,
         capacity_gib=costed.memory.capacity_gib,
         rules_broken=broken_rule(one.sharded.plan) is not None,
     )

@@ -4,8 +4,8 @@ The ratios are of measured over predicted values, each run predicted with the nu
 interval lies between their quantiles. In a class of several frameworks or chips each of them counts for a few runs at
 most, so that the one that published most does not speak for the others.
 
-Coverage is counted by leaving out: a run's interval is made again from the others, once without this run alone, once
-without all runs of its publisher.
+Coverage is counted by leaving out: a run's interval is made again from the others, without this run alone, without all
+runs of its publisher, and without all of its publisher, its framework or its chip: what a stranger meets.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ class Residual:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Share of the runs of a class that their intervals hold, each made without the run, and without its publisher."""
+    """Share of the runs of a class that their intervals hold, each made without the run, without its publisher, and
+    without every run of its publisher, its framework or its chip."""
 
     group: str
     runs: int
     without_the_run: float
     without_its_publisher: float
+    of_a_stranger: float
 
 
 @dataclass(frozen=True)
@@ -144,19 +146,25 @@ def quantile(weighted: Iterable[tuple[float, float]], share: float) -> float:
 
 
 def _coverage(found: Sequence[Residual], quantity: Quantity) -> Iterator[Coverage]:
-    held = [(_held(r, [o for o in found if o is not r], quantity), _held_without(r, found, quantity)) for r in found]
-    groups: dict[str, list[tuple[bool, bool]]] = {}
-    for r, ((name, inside), without) in zip(found, held, strict=True):
+    groups: dict[str, list[tuple[bool, ...]]] = {}
+    for r in found:
+        name, alone = _held(r, [o for o in found if o is not r], quantity)
+        strangers = [o for o in found if not _akin(r, o)]
+        inside = (alone, *(_held(r, o, quantity)[1] for o in (_of_others(r, found), strangers)))
         for group in dict.fromkeys(("all", r.subject.kind, name)):
-            groups.setdefault(group, []).append((inside, without))
+            groups.setdefault(group, []).append(inside)
     for group, each in sorted(groups.items(), key=lambda item: (item[0] != "all", item[0].count(","), item[0])):
-        run, publisher = (sum(one[i] for one in each) / len(each) for i in (0, 1))
-        yield Coverage(group, len(each), run, publisher)
+        yield Coverage(group, len(each), *(sum(one) / len(each) for one in zip(*each, strict=True)))
 
 
-def _held_without(r: Residual, found: Sequence[Residual], quantity: Quantity) -> bool:
-    others = [o for o in found if o.publisher != r.publisher]
-    return bool(others) and _held(r, others, quantity)[1]
+def _of_others(r: Residual, found: Sequence[Residual]) -> list[Residual]:
+    return [o for o in found if o.publisher != r.publisher]
+
+
+def _akin(r: Residual, other: Residual) -> bool:
+    """True if both runs have their publisher, their framework or their chip in common."""
+    a, b = r.subject, other.subject
+    return r.publisher == other.publisher or a.framework == b.framework or a.chip == b.chip
 
 
 def _held(r: Residual, others: Sequence[Residual], quantity: Quantity) -> tuple[str, bool]:

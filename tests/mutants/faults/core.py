@@ -338,9 +338,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="a plan is refused although the lower end of its memory fits",
-        file="planc/ir/report.py",
-        text="return self.reserved_gib.low <= room_gib",
-        planted="return self.reserved_gib.high <= room_gib",
+        file="planc/costing/costed.py",
+        text="max(low, self.memory.allocated_gib)",
+        planted="self.memory.reserved_gib.high",
         test="tests/cost/test_memory.py::test_between_the_ends_of_what_is_held_a_plan_is_warned_of",
     ),
     Fault(

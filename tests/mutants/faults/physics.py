@@ -197,7 +197,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="search asks what is predicted where check asks what is held at the least",
         file="planc/searching/branch_and_bound.py",
-        text="return costed.memory.may_fit(self.room_gib)",
+        text="return costed.may_fit(self.room_gib)",
         planted="return costed.memory.per_device_gib.total <= self.room_gib",
         test=f"{LAWS}::test_search_and_check_have_one_answer_on_what_fits",
     ),
