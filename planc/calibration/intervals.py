@@ -1,12 +1,13 @@
 """80 % prediction intervals of step time and memory, from planc's errors on published runs of similar plans.
 
 Runs are grouped in classes: by chip, by dense or mixture of experts, by framework. A plan uses the narrowest class that
-has enough runs. `make docs` writes the classes to `data/intervals.json` (`tests.lab.published.residuals`).
+has enough runs. If no run of that class is on the plan's chip or with its framework, it uses all runs, each framework
+weighted the same. `make docs` writes the classes to `data/intervals.json` (`tests.lab.published.residuals`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from math import inf
 from typing import Any, Literal
@@ -15,7 +16,6 @@ from planc.calibration.bundled import bundled
 from planc.calibration.parameters import family_of
 from planc.costing.memory.peak import outside_gib
 from planc.diag.fast_dataclass import dataclass
-from planc.frameworks import OWN
 from planc.ir.hardware import Chip
 from planc.ir.plan import Plan
 from planc.ir.report import Interval, Memory, Reserved, Step, Uncertainty
@@ -24,6 +24,8 @@ Quantity = Literal["step", "memory"]
 SHARE = 0.8
 """Coverage of an interval: the share of runs that should lie in it."""
 NO_NUMBERS = "chips without measured numbers"
+STRANGERS = "every framework weighted the same"
+"""The class of plans on a chip, or with a framework, that the narrower classes have no run of."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Subject:
     framework: str
 
     def classes(self, quantity: Quantity) -> Iterator[str]:
-        """Yield the names of the classes for `quantity` that contain such a plan, from the narrowest to `all`."""
+        """Yield the names of the classes for `quantity` that contain such a plan, from the narrowest to `STRANGERS`."""
         if quantity == "step":
             family = family_of(self.chip)
             yield f"{self.kind}, {self.chip}, {self.framework}"
@@ -45,7 +47,7 @@ class Subject:
         else:
             yield f"{self.kind}, {self.framework}"
         yield self.kind
-        yield "all"
+        yield STRANGERS
 
 
 @dataclass(frozen=True)
@@ -62,16 +64,19 @@ class Ratios:
     def around(self, value: float, plan: Plan, lowest: float = inf) -> Interval:
         """Return the prediction interval of `value`, predicted for `plan`, in the unit of `value`. It is widened where
         needed to contain `value`, and down to `lowest` if that is smaller."""
-        chip, frameworks = plan.cluster.chip.name, (OWN, *self.frameworks)
-        unlike = [chip] * (chip not in self.chips) + [plan.framework] * (plan.framework not in frameworks)
         return Interval(
             low=min(value, value * self.low, lowest),
             estimate=value,
             high=max(value, value * self.high),
             runs=self.runs,
             of=self.of,
-            none_of=tuple(unlike),
+            none_of=tuple(self.lacks(subject_of(plan))),
         )
+
+    def lacks(self, subject: Subject) -> Iterator[str]:
+        """Yield the chip and the framework of `subject` that no run of the class uses."""
+        yield from (subject.chip,) if subject.chip not in self.chips else ()
+        yield from (subject.framework,) if subject.framework not in self.frameworks else ()
 
 
 def subject_of(plan: Plan) -> Subject:
@@ -109,9 +114,17 @@ def step_ratios(plan: Plan) -> Ratios:
 
 
 def ratios(subject: Subject, quantity: Quantity) -> Ratios:
-    """Return the narrowest class of published runs that includes `subject` and has enough runs of `quantity`."""
-    found = _classes(quantity)
-    return next(found[name] for name in subject.classes(quantity) if name in found)
+    """Return the class of published runs for the `quantity` of a plan like `subject`."""
+    found = narrowest(subject, quantity, _classes(quantity).get)
+    assert found
+    return found
+
+
+def narrowest(subject: Subject, quantity: Quantity, class_called: Callable[[str], Ratios | None]) -> Ratios | None:
+    """Return the narrowest class for `subject` that has enough runs (`class_called` returns None for the others);
+    `STRANGERS` if it lacks the subject's chip or framework. None if there is no run at all."""
+    found = next((c for name in subject.classes(quantity) if (c := class_called(name))), None)
+    return class_called(STRANGERS) if found and any(found.lacks(subject)) else found
 
 
 def without_numbers(chip: Chip) -> bool:

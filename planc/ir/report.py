@@ -53,7 +53,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryParts:
-    """GiB on one device; the parts sum to the total."""
+    """GiB on one device; the parts sum to the total, which nvidia-smi shows for the process."""
 
     total: float
     params: float

@@ -54,8 +54,8 @@ TOKEN_BYTES = {"dispatch": SCALES, "combine": 2.0}
 """Bytes of a value of a token on its way to the experts, and back."""
 OVER_NODES = 0.117
 """Median of the errors of all-to-alls over nodes. With the numbers and closed forms of 00e6ecd 0.1064, with these
-numbers and the graph 0.1061; with the numbers that were fitted to whole steps on 2026-11-25 0.1153: networks reach half
-of their rate at 1,590 KiB, 1,487 before. The largest is 0.287, 0.276 before."""
+numbers and the graph 0.1061; with the numbers fitted to whole steps on 2026-11-25 0.1153, on 2026-11-28 0.1162: no fit
+is to these rows. The largest is 0.288, 0.276 at first."""
 
 
 def all_to_alls() -> list[dict[str, Any]]:

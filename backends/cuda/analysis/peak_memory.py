@@ -231,9 +231,10 @@ class PipelineRank:
         reduced, unless unsharded gradients accumulate: then more is live in the reduction of the head or in the sum.
         """
         tables = [p for p, _ in self.trained if "first" in p.param.sections]
-        share, made = sum(map(self._share, tables)) * self.stored, self._of_embedding(reducing=False)
-        blocks = 0.0 if self._accumulates_whole else max(self._blocks_reducing(), default=0.0) * self.reduced
-        summing = made + self._head_gradient() + blocks
+        share, made = sum(map(self._share, tables)) * self.stored, self._of_embedding()
+        kinds = [kind for kind in self.sharded.model.blocks if kind in self.sections and not self._accumulates_whole]
+        blocks = max((self._group(kind, trained=True) for kind in kinds), default=0.0)
+        summing = made + self._head_gradient() + blocks * self.reduced
         reducing = self._while_reduced("first", made - self._gathered("first") - self._head_gradient())
         found = []
         for earlier, freed in self._ends(reduces=False):
@@ -619,9 +620,9 @@ class PipelineRank:
         """Returns the bytes of gradients just before a backward ends."""
         return self._grads() if self._accumulates_whole else self._trained_bytes()
 
-    def _of_embedding(self, *, reducing: bool = True) -> float:
-        """Returns the bytes of the gathered embedding, its gradient in the compute dtype, the head's part of that
-        gradient if the weight is tied, and with `reducing` the largest gradient reduction that runs then.
+    def _of_embedding(self) -> float:
+        """Returns the bytes of the gathered embedding, its gradient in the compute dtype, and the head's part of that
+        gradient if the weight is tied.
 
         DTensor computes the gradient of every row of a row-sharded embedding, then takes the local shard.
         """
@@ -629,13 +630,7 @@ class PipelineRank:
         share = sum(param_elements(self.plan, p) for p in tables)
         rows = sum(self.sharded.model.elements(p.param) for p in tables)
         made = share if rows == share else rows + (0.0 if self._accumulates_whole else share)
-        alone = not reducing or self._accumulates_whole or not self.roles.uses_fsdp
-        reduced = 0.0 if alone else max([self._group("first", trained=True), *self._blocks_reducing()])
-        return self._gathered("first") + made * self.computed + self._head_gradient() + reduced * self.reduced
-
-    def _blocks_reducing(self) -> list[float]:
-        """Returns the elements that one FSDP group of blocks reduces together, for each kind of block on this rank."""
-        return [self._group(kind, trained=True) for kind in self.sharded.model.blocks if kind in self.sections]
+        return self._gathered("first") + made * self.computed + self._head_gradient()
 
     def _head_gradient(self) -> float:
         """Returns the bytes of the head's part of a tied weight's gradient. It is held until the embedding lookup's

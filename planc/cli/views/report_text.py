@@ -104,12 +104,23 @@ def _memory(report: Report) -> list[str]:
         f"fullest at the {memory.worst.peak_at}",
         f"peak allocated {gib(memory.allocated_gib)} GiB{likely}, reserved {gib(memory.reserved_gib.low)} to"
         f" {gib(memory.reserved_gib.high)} GiB",
+        *_shown(report),
         *(
             [f"the peak's interval is from {_runs(found.allocated_gib)}"]
             if found and found.allocated_gib.none_of
             else ()
         ),
     ]
+
+
+def _shown(report: Report) -> list[str]:
+    """Return a sentence on what nvidia-smi shows for the fullest device of GPUs; [] for devices without NCCL."""
+    assert report.memory
+    parts = report.memory.per_device_gib
+    return [
+        f"nvidia-smi shows {gib(parts.total)} GiB: tensors, communicators {gib(parts.comm_buffers)}, context and idle"
+        f" memory of the allocator {gib(parts.reserve)}"
+    ] * (parts.comm_buffers > 0)
 
 
 def _runs(interval: Interval) -> str:

@@ -249,7 +249,7 @@ def ring_group(ring: Ring, link_bytes_per_s: float, latency_s: float = 0.0) -> D
 def units_crossed(axis: Axis, width: int, devices: int) -> int:
     """Return the number of units (nodes, say) of `width` consecutive ranks that the worst group along `axis` touches.
 
-    Of `devices` ranks, a group lies within `size * stride` consecutive ones. If that does not divide `width`, some
+    A group lies within `size * stride` consecutive ranks, of `devices` in all. If that does not divide `width`, some
     group straddles a boundary.
 
     >>> from planc.ir.mesh import Axis

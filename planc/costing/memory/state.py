@@ -1,6 +1,6 @@
 """Bytes of parameters, gradients and optimizer state on one device: persistent, and transient buffers.
 
-What FSDP gathers and reduces at once: Zhao et al. 2023, "PyTorch FSDP" (arXiv 2304.11277), section 3.
+FSDP gathers and reduces one unit at a time (Zhao et al. 2023, "PyTorch FSDP", arXiv 2304.11277, section 3).
 """
 
 from __future__ import annotations

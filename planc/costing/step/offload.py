@@ -17,8 +17,7 @@ STATE: tuple[Noun, ...] = ("params", "optimizer")
 HOST_UPDATES_PER_S = 1.25e9
 """Parameters that AdamW on a host updates per second, for all of its devices together. Reported for DeepSpeed's CPUAdam
 on hosts of eight A100: 0.9 billion (1.2 B parameters in 1.4 s) and 1.8 billion (72 B on four hosts in about 10 s:
-DeepSpeed issue 6834); with two A100 about 1.3 (3.1 B in a step of 2.4 to 3.1 s: pull request 7474). One process alone
-on a host of 48 cores reaches 3.9 (10 B in 2.57 s: Ren et al. 2021, ZeRO-Offload, arXiv:2101.06840, table 4)."""
+DeepSpeed issue 6834); with two A100 about 1.3 (3.1 B in a step of 2.4 to 3.1 s: pull request 7474)."""
 
 
 def offload_s(sharded: Sharded, rank: int, passes_s: float, late_s: float) -> float:

@@ -2,7 +2,8 @@
 
 The ratios are of measured over predicted values, each run predicted with the numbers fitted without its publisher. An
 interval lies between their quantiles. In a class of several frameworks or chips each of them counts for a few runs at
-most, so that the one that published most does not speak for the others.
+most, so that the one that published most does not speak for the others; in the class of strangers each framework counts
+the same.
 
 Coverage is counted by leaving out: a run's interval is made again from the others, without this run alone, without all
 runs of its publisher, and without all of its publisher, its framework or its chip: what a stranger meets.
@@ -16,7 +17,7 @@ from itertools import combinations, pairwise
 from math import exp, log
 from typing import Any
 
-from planc.calibration.intervals import NO_NUMBERS, SHARE, Quantity, Ratios, Subject, subject_of
+from planc.calibration.intervals import NO_NUMBERS, SHARE, STRANGERS, Quantity, Ratios, Subject, narrowest, subject_of
 from planc.diag.fast_dataclass import dataclass
 from tests.lab.published.allocated import Peak
 from tests.lab.published.predict import Predicted, Prepared
@@ -104,6 +105,9 @@ def bundled_residuals(quantity: Quantity) -> list[Residual]:
 def _class(name: str, found: Sequence[Residual], quantity: Quantity) -> Ratios | None:
     """The class called `name`; None if it has too few runs."""
     members = [r for r in found if name in r.subject.classes(quantity)]
+    if members and name == STRANGERS:
+        alike = Counter(r.subject.framework for r in members)
+        return _ratios(name, [(r, 1 / alike[r.subject.framework]) for r in members])
     counts = Counter(_narrowest(r, quantity) for r in members)
     most = len(members) if set(counts) == {name} else MOST_OF_ONE
     if sum(min(most, n) for n in counts.values()) < FEWEST:
@@ -169,11 +173,8 @@ def _akin(r: Residual, other: Residual) -> bool:
 
 def _held(r: Residual, others: Sequence[Residual], quantity: Quantity) -> tuple[str, bool]:
     """The class of a residual among the `others`, and whether its interval holds it."""
-    for name in r.subject.classes(quantity):
-        found = _class(name, others, quantity)
-        if found is not None:
-            return name, found.low <= exp(r.log_ratio) <= found.high
-    return "none", False
+    found = narrowest(r.subject, quantity, lambda name: _class(name, others, quantity))
+    return (found.of, found.low <= exp(r.log_ratio) <= found.high) if found else ("none", False)
 
 
 # Layouts of one model on one machine.

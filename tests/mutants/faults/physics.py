@@ -78,9 +78,16 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="no word about a chip that no run is of",
         file="planc/calibration/intervals.py",
-        text="unlike = [chip] * (chip not in self.chips)",
-        planted="unlike = [chip] * 0",
+        text="(subject.chip,) if subject.chip not in self.chips else ()",
+        planted="()",
         test="tests/cli/test_goldens.py",
+    ),
+    Fault(
+        name="a stranger has the interval of the runs that it is unlike",
+        file="planc/calibration/intervals.py",
+        text="if found and any(found.lacks(subject)) else found",
+        planted="if not found else found",
+        test="tests/calibration/test_intervals.py",
     ),
     Fault(
         name="the machine of one device has no busiest level",
