@@ -45,6 +45,15 @@ def explain(costed: CostedPlan) -> tuple[Seconds, ...]:
     return tuple(sorted(shown, key=lambda s: (order.index(s.part), -s.seconds)))
 
 
+def host_wait_s(costed: CostedPlan) -> float:
+    """Return the seconds of the step of `costed` in which the slowest rank's device waits for the host to launch ops.
+
+    >>> host_wait_s(costed)  # at data-sheet rates a launch takes no time
+    0.0
+    """
+    return sum(s.seconds for s in _compute(costed) if s.name == HOST)
+
+
 def _compute(costed: CostedPlan) -> Iterator[Seconds]:
     """Yield the seconds of ops, summed by kind and, for matmuls, by region (such as ffn); recompute is separate."""
     sharded, plan = costed.sharded, costed.sharded.plan
