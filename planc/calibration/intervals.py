@@ -128,10 +128,9 @@ def narrowest(subject: Subject, quantity: Quantity, class_called: Callable[[str]
 
 
 def without_numbers(chip: Chip) -> bool:
-    """True if no published run used `chip` and its hardware file leaves the matmul efficiency at the default."""
-    from planc.language.verbs.hardware import CHIP
-
-    return not family_of(chip.name) and chip.matmul_efficiency == CHIP["matmul_efficiency"][1]
+    """True if no published run used `chip` and its hardware file has no overhead of a step, an op or a kernel by sizes,
+    which only a fit to runs or microbenchmarks finds; an efficiency may be from a data sheet."""
+    return not family_of(chip.name) and not (chip.step_s or chip.dispatch_s or chip.tables)
 
 
 def order_margin() -> float:

@@ -80,7 +80,7 @@ def _with_parameter(chip: Chip, name: str, value: float) -> Chip:
     return replace(chip, **change)
 
 
-AMPERE = ("a100", "a100_40")
+AMPERE = ("a100", "a100_40", "a800")
 HOPPER = ("h100", "h200", "h800")
 BLACKWELL, ULTRA = ("b200", "gb200"), ("b300", "gb300")
 LATER = (*HOPPER, *BLACKWELL, *ULTRA)

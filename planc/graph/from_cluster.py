@@ -1,13 +1,13 @@
 """Builds the graph of a cluster whose hardware file describes a tree of switches or a torus.
 
-In a tree, the chips of a node are on the node's switch, its network cards on a leaf switch, and leaves on a spine. The
-uplink of a switch has the bandwidth of all nodes below it, divided by the oversubscription. A torus has a link from
-each chip to the next along every dimension; the network cards of the hosts connect its slices.
+In a tree, the chips of a node are on the node's switch or joined with each other, its network cards on a leaf switch,
+and leaves on a spine. The uplink of a switch has the bandwidth of all nodes below it, divided by the oversubscription.
+A torus has a link from each chip to the next along every dimension; the network cards of the hosts connect its slices.
 """
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import combinations, product
 from math import ceil, prod
 
 from planc.graph.changes import changed
@@ -37,7 +37,7 @@ class _Builder:
 
     def build(self) -> MachineLinks:
         cluster, torus = self.cluster, self.cluster.is_torus
-        units = [self._slice(i) if torus else [self._node(i)] for i in range(cluster.count)]
+        units = [self._slice(i) if torus else self._node(i) for i in range(cluster.count)]
         if cluster.count > 1:
             self._network(units)
         return MachineLinks(
@@ -53,10 +53,17 @@ class _Builder:
     def _join(self, source: int, target: int, kind: LinkKind, count: float = 1) -> None:
         self.cables.append(Cable(source, target, self.kinds.setdefault(kind, len(self.kinds)), count))
 
-    def _node(self, unit: int) -> int:
-        """Add the chips of node `unit`, each connected with the node's switch. Return the switch."""
+    def _node(self, unit: int) -> list[int]:
+        """Add the chips of node `unit`, each connected with the node's switch, which is returned; or, where its links
+        end at other chips, with each of these: then the chips are."""
         cluster, link = self.cluster, self.cluster.link
         chips = cluster.shape[0]
+        if link.links:
+            found = [self._chip(f"node{unit}.chip{i}", unit * chips + i, unit) for i in range(chips)]
+            kind = _link_kind(link, link.latency_s, 1 / cluster.links_of_chip)
+            for one, other in combinations(found, 2):
+                self._join(one, other, kind)
+            return found
         switch = self._add(
             f"node{unit}.switch", "switch", unit=unit, reduction=added_share(link.in_network_reduction, chips)
         )
@@ -64,7 +71,7 @@ class _Builder:
             chip = self._chip(f"node{unit}.chip{i}", unit * chips + i, unit)
             # Two such links are between two chips: each has half of the latency.
             self._join(chip, switch, _link_kind(link, link.latency_s / 2, 1 / link.shared))
-        return switch
+        return [switch]
 
     def _chip(self, name: str, number: int, unit: int, place: tuple[int, ...] = ()) -> int:
         """Add a chip and return its vertex. If the framework sees its dies as devices, add them too. `number` is the
@@ -99,6 +106,7 @@ class _Builder:
         cluster, level = self.cluster, self.cluster.levels[0]
         switches = self._switches(0, len(units))
         inside_s = 0.0 if cluster.is_torus else cluster.link.latency_s / 2
+        near_s = inside_s if cluster.link.links else 0.0  # a switch has it already
         for unit, ends in enumerate(units):
             leaf = switches[unit // level.width % len(switches)]
             hosts = cluster.hosts_per_node
@@ -106,7 +114,7 @@ class _Builder:
                 card = self._add(f"{cluster.unit}{unit}.nic{i}", "nic", unit=unit)
                 mine = ends[i * len(ends) // hosts : (i + 1) * len(ends) // hosts]
                 for end in mine:
-                    self._join(end, card, _level_kind(level, 0.0, level.rails), level.rails)
+                    self._join(end, card, _level_kind(level, near_s, level.rails), level.rails)
                 self._join(card, leaf, _level_kind(level, level.latency_s / 2 - inside_s, level.rails), level.rails)
         self._upper(switches, len(units))
 

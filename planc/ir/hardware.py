@@ -141,6 +141,9 @@ class Link(Value):
     """Chips that share one link, such as the uplink of a PCIe switch."""
     switches: Count = 0
     """Number of switches of this link in one node."""
+    links: Count = 0
+    """Links of one chip that have the bandwidth together, each to another chip of its node; 0: a switch gives any two
+    chips all of it."""
     back_bandwidth_bytes_per_s: BytesPerSOrNone = 0.0
     """Bandwidth in the reverse direction, in a graph; 0: the same."""
     failures_per_year: YearlyOrNone = 0.0
@@ -309,6 +312,11 @@ class Cluster(Value):
     def devices_per_node(self) -> int:
         """Number of devices of a node, or of a slice of a torus."""
         return prod(self.shape) * self.chip.devices
+
+    @property
+    def links_of_chip(self) -> int:
+        """Number of links that share a chip's bandwidth, where each ends at another chip: at least one to each."""
+        return max(self.link.links, prod(self.shape) - 1)
 
     @property
     def is_routed(self) -> bool:

@@ -14,7 +14,7 @@ Loss = Literal["ops", "narrow", "fp32_in_place", "gradient", "in_place"]
 """Tensors saved by the loss in addition to the logits: fp32 tensors, op by op (`ops`), or these in the dtype
 of the logits (`narrow`); one fp32 copy that its backward overwrites; only their gradient, by one kernel; or nothing, if
 the gradient overwrites the logits."""
-AMPERE = ("a100", "a100_40")
+AMPERE = ("a100", "a100_40", "a800")
 BLACKWELL = ("b200", "gb200", "b300", "gb300")
 CUBLAS_BYTES = 32 * 2**20
 """cuBLAS workspace that Transformer Engine allocates per stream of matmuls, from Hopper on (bytes)."""

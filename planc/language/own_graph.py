@@ -99,6 +99,8 @@ class _GraphReader:
         for s in self.declared.sentences:
             if s.verb == "link" and (link := read_link(s, self.draft)) is not None:
                 self.links[link.name] = link
+                if link.links:
+                    self.draft.report("E0103", s.span, "`links` are of a node; in a graph a `wire` joins two chips")
         parts = tuple(p for s in self._of("fabric") if (p := self._part(s)) is not None)
         points = tuple(one for s in self._of("points") if (one := self._points(s)) is not None)
         alone = (

@@ -1,6 +1,6 @@
 """tiny: llama_tiny over 4 devices.
 
-plan     tiny (sha256 8e1c26ff37b9d429)
+plan     tiny (sha256 eb69f121dc154391)
 mesh     fsdp 2 > tp 2
 cluster  4 x cpu_local
 

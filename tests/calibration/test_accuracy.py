@@ -36,7 +36,7 @@ MACHINES: tuple[str, ...] = (
     "gb200_nvl72",
     "gb300_nvl72",
 )
-MACHINES += ("h200_node", "h800_node")
+MACHINES += ("h200_node", "h800_node", "a800_node")
 FEW = ("korthikanti-175B-selective+sp", "mpt-h100_80gb-amp_bf16-7b-s2048-n256-11", "maxtext-v5e-32b-2x")
 
 

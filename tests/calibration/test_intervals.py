@@ -126,13 +126,19 @@ def test_a_plan_unlike_the_runs_of_its_class_has_the_class_of_strangers() -> Non
 
 
 def test_a_chip_without_measured_numbers_has_a_class_of_its_own(tmp_path: Path) -> None:
-    """The L40S of the catalog has the language's efficiencies; a calibrated chip has not."""
+    """The L40S of the catalog has the language's efficiencies, an MI300X its maker's best matmul; a calibrated chip has
+    overheads too."""
     text = (ROOT / "plans/tiny.plan").read_text()
-    for name, node in (("a", "l40s_node"), ("b", "h100_node")):
+    for name, node in (("a", "l40s_node"), ("b", "h100_node"), ("c", "mi300x_node")):
         changed = text.replace("4 x cpu_local", f"1 x {node}(4)")
         assert changed != text
         (tmp_path / f"{name}.plan").write_text(changed)
     assert step_ratios(planc.load(tmp_path / "a.plan")).of == NO_NUMBERS
+    unmeasured = planc.load(tmp_path / "c.plan")
+    assert step_ratios(unmeasured).of == NO_NUMBERS
+    chip = replace(unmeasured.cluster.chip, step_s=0.01)
+    calibrated = replace(unmeasured, cluster=replace(unmeasured.cluster, chip=chip))
+    assert step_ratios(calibrated).of == STRANGERS
     assert step_ratios(planc.load(tmp_path / "b.plan")).of == STRANGERS
 
 

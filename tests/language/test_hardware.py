@@ -5,9 +5,14 @@ from typing import get_args, get_type_hints
 
 import pytest
 
+from planc.calibration.intervals import NO_NUMBERS
 from planc.costing import device_group
+from planc.costing.machine.collective_time import collective_s
+from planc.costing.machine.topology import bisection_bytes_per_s
+from planc.driver import check
 from planc.ir.base import Value
 from planc.ir.hardware import Chip, Level, Link
+from planc.ir.mesh import Mesh
 from planc.language import library
 from planc.language.verbs.hardware import CHIP, LEVEL, LINK, WHOLE, range_of
 from tests.plans import BODY, HEAD, ROOT, cluster_of, found, plan_of
@@ -29,11 +34,59 @@ def test_every_machine_of_the_catalog_is_whole(name: str) -> None:
     cluster = cluster_of(f"2 x {name}{shape}")
     chip = cluster.chip
     assert cluster.levels and cluster.devices == 2 * cluster.devices_per_node
-    assert chip.flops_per_s["bf16"] <= chip.flops_per_s.get("float8", float("inf"))
+    wide = chip.flops_per_s.get("bf16", chip.flops_per_s.get("fp16", 0.0))
+    assert chip.flops_per_s["fp32"] < wide <= chip.flops_per_s.get("float8", float("inf")) or name == "cpu_local"
     assert chip.host_bandwidth_bytes_per_s <= chip.memory_bandwidth_bytes_per_s * 2
     speeds = [cluster.link.bandwidth_bytes_per_s * (2 if cluster.wrap else 1)]
     speeds += [v.bandwidth_bytes_per_s * cluster.hosts_per_node / cluster.devices_per_node for v in cluster.levels]
     assert speeds == sorted(speeds, reverse=True)
+
+
+@pytest.mark.parametrize("name", sorted(library.machines()))
+def test_every_machine_and_one_chip_of_it_train_a_small_plan(name: str, tmp_path: Path) -> None:
+    """Whole and alone; steps of chips that no published run used have the wide interval."""
+    torus = {"tpu_v5e": "2x2", "tpu_v6e": "2x2"}.get(name, "2x2x2" if name.startswith("tpu") else "")
+    for part in (f"({torus})" if torus else "", f"({'x'.join('1' * len(torus.split('x')))})" if torus else "(1)"):
+        devices = cluster_of(f"1 x {name}{part}").devices
+        text = f"plan one\nmodel llama3_8b(layers = 2)\nbatch {devices} x 512 tokens microbatch 1\n"
+        text += f"cluster 1 x {name}{part}\nmesh fsdp {devices}\nuse fsdp over fsdp\ncompute fp32\n"
+        (tmp_path / "one.plan").write_text(text)
+        report = check(tmp_path / "one.plan", target="none")
+        assert not [d for d in report.diagnostics if d.code.startswith("E") and d.code != "E0501"], (name, part)
+        assert report.step is not None and report.step.time_s > 0 and report.uncertainty is not None
+        known = name.startswith(("a100", "a800", "h100", "h200", "h800", "b200", "b300", "gb", "tpu"))
+        assert (report.uncertainty.step_s.of == NO_NUMBERS) != known, name
+
+
+def test_links_that_end_at_other_chips_are_not_one_to_each(tmp_path: Path) -> None:
+    """Eight MI300X: 7 links of 64 GB/s, of which two use one, as measured (47.7 of 64 GB/s; eight 312.9 of 448)."""
+    plan = plan_of(tmp_path, HEAD.replace("h100_node", "mi300x_node").replace("fsdp 8 > tp 8", "fsdp 32 > tp 2") + BODY)
+    two, eight = (
+        device_group(Mesh.of({"dp": 64 // n, "tp": n}, plan.cluster.cause), plan.cluster, ("tp",)) for n in (2, 8)
+    )
+    busy = [2 * (1 - 1 / g.size) * 4e9 / collective_s("all_reduce", 4e9, g) / 1e9 for g in (two, eight)]
+    assert busy == pytest.approx([47.7, 312.9], rel=0.07)
+    assert collective_s("send_recv", 4e9, two) == pytest.approx(collective_s("send_recv", 4e9, eight), rel=1e-6)
+    assert bisection_bytes_per_s(plan.cluster, "xgmi3") == pytest.approx(32 * 64e9)
+    assert bisection_bytes_per_s(cluster_of("8 x h100_node"), "nvlink4") == 8 * 450e9
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        "torus ring = mine over wire (wrap = [2, 2])\n",
+        "graph ring of mine\npoints a, b as chip in box\nwire a to b over wire\n",
+    ],
+)
+def test_a_torus_and_a_graph_have_no_links_of_a_chip(machine: str, tmp_path: Path) -> None:
+    chip = "chip mine(bf16 = 1 TFLOP/s, memory = 8 GiB, memory_bandwidth = 10 GB/s)\n"
+    (tmp_path / "m.plan").write_text(
+        f"hardware m\n{chip}link wire(bandwidth = 2 GB/s, latency = 1 us, links = 3)\n{machine}"
+    )
+    ring = "ring(2x2)" if machine.startswith("torus") else "ring"
+    head = HEAD.replace("8 x h100_node", ring).replace("model", 'import "m.plan"\nmodel', 1)
+    said = [d.message for d in found(tmp_path, head + BODY) if d.code == "E0103"]
+    assert len(said) == 1 and said[0].startswith("`links` are of a node")
 
 
 def test_a_rack_is_one_node(tmp_path: Path) -> None:

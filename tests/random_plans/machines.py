@@ -104,15 +104,16 @@ def _own(draft: Draft) -> str:
     chip += _fields(dice, {n: f for n, f in CHIP.items() if n not in left_out}, 4)
     chip += f", devices = {pair})" if pair > 1 else ")"
     link = f"link wire(bandwidth = {_quantity(dice, 'bandwidth', 200)}, latency = {_quantity(dice, 'time', 2)}"
-    link += _fields(dice, {n: f for n, f in LINK.items() if n not in ("bandwidth", "latency")}, 3) + ")"
+    whole = 0 if chips <= 4096 and dice.chance(0.3) else dice.choice([d for d in (1, 2, 4, 8) if chips % d == 0])
+    said = ("bandwidth", "latency", *(() if whole else ("links",)))
+    link += _fields(dice, {n: f for n, f in LINK.items() if n not in said}, 3) + ")"
     levels = [_level(dice, name, width, speed) for name, width, speed in (("leaf", 64, 50), ("spine", 512, 25))]
     network = f"network net = {' > '.join(levels[: dice.randint(1, 2)])}"
-    if dice.chance(0.3) and chips <= 4096:
+    if not whole:
         wrap = f"wrap = [{dice.choice((2, 4))}, {dice.choice((2, 4, 16))}]"
         facts = f"({wrap}{dice.choice(('', ', host = 4', ', whole_cubes = 1', ', host = 2, whole_cubes = 0'))})"
         body, cluster = f"torus ring = mine over wire {facts}", _torus(dice, chips, "ring", 2)
     else:
-        whole = dice.choice([d for d in (1, 2, 4, 8) if chips % d == 0])
         body, cluster = f"node box = {whole} x mine over wire", _counted(dice, chips // whole, "box")
     draft.files["own_hardware.plan"] = "\n".join(("hardware own_hardware", chip, link, body, network)) + "\n"
     draft.say('import "own_hardware.plan"')

@@ -39,6 +39,10 @@ GPUS = {
     "gb200": ("nvidia-gb200", "gb200-4", "GB200"),
     "a100": ("nvidia-a100-80gb", "", "A100-80GB"),
     "l40s": ("", "", "L40S"),
+    "v100": ("nvidia-tesla-v100", "", "V100-32GB"),
+    "gh200": ("", "", "GH200"),
+    "rtx4090": ("", "", "RTX4090"),
+    "mi300x": ("", "", "MI300X"),
 }
 """Names of GPUs: GKE's accelerator label, xpk's device type of a whole host (xpk 367c838,
 src/xpk/core/system_characteristics.py) and SkyPilot's accelerator. NVLink on GKE's H100 hosts is the "mega" type."""
@@ -51,8 +55,8 @@ TPUS = {
 """Names of TPUs: GKE's accelerator label, xpk's prefix, and the cores per chip in xpk's number."""
 
 
-TRAYS = {"gb200": 4, "gb300": 4}
-"""GPUs per host of a rack that is one NVLink domain (GB200 NVL72: 18 compute trays of 4 GPUs)."""
+TRAYS = {"gb200": 4, "gb300": 4, "vr200": 4, "mi455x": 4}
+"""GPUs per host of a rack that is one domain of links (GB200 NVL72: 18 compute trays of 4 GPUs)."""
 
 
 def machine_of(cluster: Cluster) -> Machine:

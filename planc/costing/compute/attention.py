@@ -135,7 +135,7 @@ On Ampere both use the same instructions, and Transformer Engine takes FlashAtte
 MOST_EFFICIENT = 0.9
 EXPONENTIALS = 32
 """Softmax cost per score, as extra head_dim columns: small heads are less efficient."""
-EXPONENTIALS_ON = {"a100": 16, "a100_40": 16, "b200": 64, "gb200": 64}
+EXPONENTIALS_ON = {"a100": 16, "a100_40": 16, "a800": 16, "b200": 64, "gb200": 64}
 """EXPONENTIALS of chips with other ratios of matmul to exponential throughput: a multiprocessor computes 16 per clock,
 32 in Blackwell Ultra (CUDA C++ programming guide, arithmetic instructions), against 2048 FLOPs of 16-bit matmuls on an
 A100, 4096 on an H100 and 8192 on Blackwell."""

@@ -228,7 +228,7 @@ def _rings(buffer_bytes: float, group: DeviceGroup) -> Iterator[tuple[str, float
     or one in each node and one between nodes."""
     far = _far(group)
     if len(group.levels) == 1 or not any(p.rings for p in _near(group)):
-        ring_s = max(_part_s(buffer_bytes, p, group.size) for p in group.levels)
+        ring_s = max(_part_s(buffer_bytes * _stays(p, group), p, group.size) for p in group.levels)
         yield _ring_name(group), ring_s + _ring_latency_s(group.levels)
     if _near(group) and len(group.levels) > 1:
         nodes_s = max((_part_s(buffer_bytes, p, group.outside) for p in far), default=0.0)
@@ -247,7 +247,8 @@ def _all_reduces(buffer_bytes: float, group: DeviceGroup) -> Iterator[tuple[str,
     if _far(group):
         far = 0.5 if group.outside == 2 else 1.0  # of two nodes each is the root of one of the two trees
         near = 1 - (1 - far) / group.inside
-        up = (_move_s(buffer_bytes * (far if p.network else near) / p.below, p) for p in group.levels)
+        shares = [(far if p.network else min(near, _stays(p, group)), p) for p in group.levels]
+        up = (_move_s(buffer_bytes * share / p.below, p) for share, p in shares)
         up_s = max(up) + latency_s(group)
         yield "tree", PASSES["all_reduce"] * up_s
     if any(p.reduction for p in group.levels):
@@ -294,6 +295,12 @@ def imbalance(rings: tuple[Ring, ...]) -> float:
     return slowest * sum(r.links for r in rings) / (whole - 1)
 
 
+def _stays(level: GroupLevel, group: DeviceGroup) -> float:
+    """Return the share of a ring of `group` that the links in a unit of `level` carry. Those to a switch carry what
+    leaves too; those to other chips do not, and each of the rings leaves at another chip."""
+    return 1 - 1 / level.members if level.links and len(group.levels) > 1 else 1.0
+
+
 def _ring_name(group: DeviceGroup) -> str:
     rings = len(group.levels[-1].rings)
     return f"{rings} rings" if rings > 1 else "ring"
@@ -315,6 +322,8 @@ def _reduced_s(buffer_bytes: float, group: DeviceGroup) -> float:
 def _exchange_s(buffer_bytes: float, level: GroupLevel, group: DeviceGroup) -> float:
     """Return the seconds of an all-to-all at one level, without latency. They are those of the bytes that leave a
     device's unit (such as its node) or, on a torus, that cross the busiest link."""
+    if level.links:  # what leaves the node is not on its links
+        return _move_s(buffer_bytes * (level.members - 1) * level.below / group.size, level)
     if not level.rings:
         return _move_s(buffer_bytes * (1 - level.below / group.size), level)
     inside = buffer_bytes * level.below * level.members / group.size
@@ -340,7 +349,7 @@ def _message_bytes_per_s(op: NetworkOp, level: GroupLevel) -> float:
     whichever is lower, and at least a device's share."""
     rate = max(level.bytes_per_s, min(level.unit_bytes_per_s / level.hosts, level.message_bytes_per_s))
     if op == "broadcast" or not level.rings:
-        return rate
+        return rate if op == "broadcast" else rate / max(1.0, level.links)
     return rate / (sum(r.links for r in level.rings) * max(r.stride for r in level.rings))
 
 

@@ -92,6 +92,8 @@ class GroupLevel:
     """One-way bandwidth of one of a unit's uplinks: the maximum for one message."""
     hosts: int = 1
     """Hosts per unit, each with its own links; a slice of a torus has several."""
+    links: float = 0.0
+    """Links from a member to the others, one each, of which a message takes one; 0: a switch is between them."""
     tables: tuple[OpTable, ...] = ()
     """Measured rates of collectives over groups within this level."""
     declared_bytes_per_s: float = 0.0
@@ -230,10 +232,19 @@ def tower_group(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> DeviceGr
     for unit, width in _units(cluster, mesh.devices):
         left = float(_units_of_group(used, width, mesh.devices)) if width < mesh.devices else 1.0
         if left < count:
-            levels.append(replace(unit, members=count / left, below=size / count))
+            levels.append(_between_pairs(replace(unit, members=count / left, below=size / count), cluster))
         count = left
     levels = [_on_torus(p, _rings(mesh, cluster, axes)) if p.rings else p for p in levels]
     return DeviceGroup(size, tuple(levels), levels[-1].name if levels else cluster.link.name)
+
+
+def _between_pairs(level: GroupLevel, cluster: Cluster) -> GroupLevel:
+    """Return `level` with the links that join its own members, if every link of a chip of `cluster` ends at another
+    chip: of eight chips with seven links each, a group of two uses one."""
+    if not cluster.link.links or level.name != cluster.link.name:
+        return level
+    links = max(1.0, level.members - 1)
+    return replace(level, bytes_per_s=level.bytes_per_s * links / cluster.links_of_chip, links=links)
 
 
 def ring_group(ring: Ring, link_bytes_per_s: float, latency_s: float = 0.0) -> DeviceGroup:
@@ -515,6 +526,8 @@ def bisection_bytes_per_s(cluster: Cluster, level: str) -> float:
     3.6
     """
     half = injection_bytes_per_s(cluster, level) / 2
+    if cluster.link.links and level == cluster.link.name:  # of a chip's links, those to the other half of its node
+        half *= prod(cluster.shape) / 2 / cluster.links_of_chip
     return half + half
 
 

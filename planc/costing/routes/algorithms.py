@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
-from itertools import count, pairwise, product
+from itertools import count, pairwise, permutations, product
 from math import log2, prod
 
 from planc.costing.machine.topology import DeviceGroup, GroupLevel, RoutedAlgorithm, torus_dims
@@ -256,11 +256,29 @@ class Routes:
         for units in self.units:
             m = len(units[0])
             if len(units) > 1 and all(len(members) == m for members in units):
-                flows += _rings_by_member(units, part)
+                flows += self._rings_by_member(units, part)
             else:
-                members = [v for unit in units for v in unit]
-                flows += [(a, b, part) for a, b in zip(members, [*members[1:], members[0]], strict=True)]
+                flows += self._around([v for unit in units for v in unit], part)
         return self._routed("ring", flows, self._ring_latency_s())
+
+    def _rings_by_member(self, units: Sequence[Sequence[int]], part: float) -> Iterator[Flow]:
+        """Yield the flows of as many rings as a unit has members. Each ring carries an equal part of the buffer, and
+        enters and leaves every unit through a different member. One ring would pass on the share `part` of it."""
+        m = len(units[0])
+        for a, b in zip(units, [*units[1:], units[0]], strict=True):
+            yield from ((a[j], b[j], part / m) for j in range(m))
+        for members in units:
+            yield from self._around(members, part * (m - 1) / m)
+
+    def _around(self, members: Sequence[int], part: float) -> list[Flow]:
+        """Return the flows in which each member sends `part` of the buffer: to the next one, or an equal share to each
+        of the others where a link of its own joins every two."""
+        ring = [(a, b, part) for a, b in zip(members, [*members[1:], members[0]], strict=True) if a != b]
+        if len(members) < 3 or not all((a, b) in self.fabric.direct for a, b, _ in ring):
+            return ring
+        pairs = [*permutations(members, 2)]
+        joined = all(pair in self.fabric.direct for pair in pairs)
+        return [(a, b, part / (len(members) - 1)) for a, b in pairs] if joined else ring
 
     def _ring_latency_s(self) -> float:
         """Return the latency (s) of a message from the first to the last member of the first group, along its ring."""
@@ -282,8 +300,7 @@ class Routes:
             return self._along_lines()
         flows: list[Flow] = []
         for members in (members for units in self.units for members in units):
-            part = 1 - 1 / len(members)
-            flows += [(a, b, part) for a, b in zip(members, [*members[1:], members[0]], strict=True) if a != b]
+            flows += self._around(members, 1 - 1 / len(members))
         first = self.units[0][0]
         latency_s = sum(self.fabric.latency_s(a, b) for a, b in pairwise(first))
         return self._routed("ring", flows, latency_s)
@@ -387,7 +404,7 @@ class Routes:
         for units in self.units:
             for members in units if not self.machine.lines else ():
                 if (k := len(members)) > 1:  # as many chains, each with a part, that end in another member
-                    up += [(b, a, 1 - 1 / k) for a, b in zip(members, [*members[1:], members[0]], strict=True)]
+                    up += [(b, a, amount) for a, b, amount in self._around(members, 1 - 1 / k)]
             for j in range(m := max(len(members) for members in units)):
                 peers = [members[j % len(members)] for members in units]
                 up += [(peers[a], peers[b], 0.5 / m) for a, b in double_tree(len(units))]
@@ -470,6 +487,10 @@ class Routes:
             far = self._message(name, flows)
             return max(near, far, key=_s)
         flows = [(a, b, 1.0) for group in self.groups for a, b in pairwise(group)]
+        if op == "broadcast" and self.outside == 1:
+            around = [flow for group in self.groups for flow in self._around(group, 1.0)]
+            if len(around) > len(flows) + len(self.groups):  # parts of it, over all links between the members
+                return self._routed(name, around, self._ring_latency_s())
         return self._message(name, flows)
 
     def _of_all_groups(self, totals: Mapping[int, float]) -> Mapping[int, float]:
@@ -529,16 +550,6 @@ class Routes:
 
 def _s(algorithm: RoutedAlgorithm) -> float:
     return algorithm.s_per_byte
-
-
-def _rings_by_member(units: Sequence[Sequence[int]], part: float) -> Iterator[Flow]:
-    """Yield the flows of as many rings as a unit has members. Each ring carries an equal part of the buffer, and enters
-    and leaves every unit through a different member. A single ring would pass on the share `part` of the buffer."""
-    m = len(units[0])
-    for a, b in zip(units, [*units[1:], units[0]], strict=True):
-        yield from ((a[j], b[j], part / m) for j in range(m))
-    for members in units if m > 1 else ():
-        yield from ((a, b, part * (m - 1) / m) for a, b in zip(members, [*members[1:], members[0]], strict=True))
 
 
 def double_tree(count: int) -> list[tuple[int, int]]:

@@ -305,7 +305,7 @@ class Fabric:
     ) -> None:
         """Add an all-to-all among `members`, each pair with `amount` bytes. Inside a unit it is added pair by pair;
         between units it is computed from the number of members on each side of a link."""
-        if amount < 0 or all(len(self.ports[v]) == 1 for v in members):
+        if amount < 0 or (not self.direct and all(len(self.ports[v]) == 1 for v in members)):
             self._counted(members, amount, loads, core)
             return
         units: dict[int, list[int]] = defaultdict(list)

@@ -193,6 +193,9 @@ def _machine_parts(machine: Sentence, declared: Declared, draft: Draft) -> tuple
     network = next((s for s in declared.sentences if s.verb == "network"), None)
     if chip is None or link is None:
         return None
+    if link.links and machine.verb == "torus":
+        draft.report("E0103", link_sentence.span, "`links` are of a node; a torus's link joins two neighbours")
+        return None
     levels = read_levels(network, draft)
     check_owners(declared, draft)
     return (

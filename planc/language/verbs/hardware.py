@@ -57,6 +57,7 @@ LINK: dict[str, tuple[str, float | None]] = {
     "half_size": ("memory", 0.0),
     "shared": ("count", 1),
     "switches": ("count", 0),
+    "links": ("count", 0),
     "back_bandwidth": ("bandwidth", None),
     "failures": ("count", 0.0),
 }
@@ -134,7 +135,7 @@ MAY_BE_ZERO = (
 )
 
 
-WHOLE = ("devices", "cores", "core_lanes", "shared", "switches", "ports", "rails", "host", "whole_cubes")
+WHOLE = ("devices", "cores", "core_lanes", "shared", "switches", "links", "ports", "rails", "host", "whole_cubes")
 COUNTED = {"matmul_depth": field_types.DEPTH, "failures": field_types.YEARLY}
 """Numbers without a unit that are neither integers nor ratios."""
 
@@ -243,6 +244,7 @@ def read_link(sentence: Sentence, draft: Draft) -> Link | None:
         **_transfers(values),
         shared=int(values["shared"]),
         switches=int(values["switches"]),
+        links=int(values["links"]),
         back_bandwidth_bytes_per_s=values.get("back_bandwidth", 0.0),
         failures_per_year=values["failures"],
     )

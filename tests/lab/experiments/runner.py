@@ -24,8 +24,11 @@ MARGIN_S = 5.0
 PACKAGES = ("torch", "triton", "torchao", "jax", "jaxlib", "numpy")
 
 
-NODES = {"H100": "h100_node", "H200": "h200_node", "H800": "h800_node", "A100": "a100_node", "L40S": "l40s_node"}
+NODES = {"GH200": "gh200_node", "H200": "h200_node", "H100": "h100_node", "H800": "h800_node", "H20": "h20_node"}
 NODES |= {"GB300": "gb300_nvl72", "GB200": "gb200_nvl72", "B300": "b300_node", "B200": "b200_node"}
+NODES |= {"A100": "a100_node", "A800": "a800_node", "L40S": "l40s_node", "V100-SXM2-32GB": "v100_node"}
+NODES |= {"MI300X": "mi300x_node", "MI325X": "mi325x_node", "MI355X": "mi355x_node"}
+NODES |= {"RTX 4090": "rtx4090_node", "RTX PRO 6000": "rtx_pro_6000_node"}
 """Device names with the bundled machine of each; the first that occurs in the name counts."""
 
 

@@ -379,6 +379,13 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/cost/test_topology.py::test_a_node_shares_its_way_out",
     ),
     Fault(
+        name="two chips have the links of a whole node",
+        file="planc/costing/machine/topology.py",
+        text="links = max(1.0, level.members - 1)",
+        planted="links = cluster.links_of_chip",
+        test="tests/language/test_hardware.py::test_links_that_end_at_other_chips_are_not_one_to_each",
+    ),
+    Fault(
         name="an all-reduce costs one pass",
         file="planc/costing/machine/collective_time.py",
         text='"all_reduce": 2,',
