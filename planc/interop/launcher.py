@@ -25,9 +25,9 @@ def is_unknown(launcher: str, name: str) -> bool:
     return runs and name not in _TORCHRUN.split()
 
 
-def world_size(launcher: Mapping[str, Given]) -> tuple[int, str, Span] | None:
-    """Returns the number of ranks that the flags `launcher` start, the names of these flags, and their place (file and
-    line). None if no flag gives the ranks per node, or if a number is known only to the shell.
+def world_size(launcher: Mapping[str, Given]) -> tuple[int, int, str, Span] | None:
+    """Returns the number of nodes and of ranks that the flags `launcher` start, the names of these flags, and their
+    place (file and line). None if no flag gives the ranks per node, or if a number is known only to the shell.
 
     Without a flag for the number of nodes, it is one.
     """
@@ -36,8 +36,8 @@ def world_size(launcher: Mapping[str, Given]) -> tuple[int, str, Span] | None:
         return None
     nodes = _whole(launcher, NODES)
     if nodes is None:
-        return None if any(name in launcher for name in NODES) else (ranks[0], f"`{ranks[1]}`", ranks[2])
-    return nodes[0] * ranks[0], f"`{nodes[1]}` x `{ranks[1]}`", nodes[2]
+        return None if any(name in launcher for name in NODES) else (1, ranks[0], f"`{ranks[1]}`", ranks[2])
+    return nodes[0], nodes[0] * ranks[0], f"`{nodes[1]}` x `{ranks[1]}`", nodes[2]
 
 
 def _whole(launcher: Mapping[str, Given], names: tuple[str, ...]) -> tuple[int, str, Span] | None:

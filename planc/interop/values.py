@@ -196,28 +196,32 @@ class Values:
         return tuple(str(v) for v in value) if isinstance(value, tuple) else tuple(str(value).split(","))
 
     def devices(self) -> int:
-        """Returns the number of devices of the cluster that the command line names. Raises RefusedError if it names
-        none, or if the launcher in the files starts another number of ranks."""
+        """Returns the number of devices of the cluster that the command line names. If the launcher in the files starts
+        fewer ranks on each of its nodes, these use a part of them. Raises RefusedError if no cluster is named, or if
+        the launcher starts another number of ranks than this."""
         if not self.options.devices:
             raise self.missing("--cluster", "the machines")
-        self._origins["--cluster"] = Origin("--cluster", self.options.cluster, None, True)
         for document in self.documents:
             launcher = {n: g for n, g in (document.launcher or {}).items() if n not in self.options.ignored}
             if (started := world_size(launcher)) is None:
                 continue
-            ranks, names, span = started
+            nodes, ranks, names, span = started
+            self.narrow(ranks, nodes)
+            if "(" in self.options.cluster:
+                self._origins[names] = Origin(names.replace("`", ""), str(ranks), span, False)
             if ranks != self.options.devices:
                 message = f"{self.options.cluster} has {self.options.devices} devices; {names} start {ranks}"
                 help = "where the environment sets it, leave it out: --ignore nnodes --ignore nproc_per_node"
                 self.diagnostics.append(Diagnostic("E1307", message, span, help=help))
                 raise RefusedError(message)
+        self._origins["--cluster"] = Origin("--cluster", self.options.cluster, None, True)
         return self.options.devices
 
-    def narrow(self, count: int) -> None:
-        """Reduces a cluster of one larger node to `count` devices: `1 x h100_node` becomes `1 x h100_node(2)`."""
-        node = re.fullmatch(r"(?:1 x )?([A-Za-z_]\w*)", self.options.cluster.strip())
-        if node and 0 < count < self.options.devices:
-            self.options = replace(self.options, cluster=f"1 x {node[1]}({count})", devices=count)
+    def narrow(self, count: int, nodes: int = 1) -> None:
+        """Reduces a cluster of `nodes` larger nodes to `count` devices, `1 x h100_node` to `1 x h100_node(2)`."""
+        words = re.fullmatch(r"(?:(\d+) x )?([A-Za-z_]\w*)", self.options.cluster.strip())
+        if words and int(words[1] or 1) == nodes and 0 < count < self.options.devices and count % nodes == 0:
+            self.options = replace(self.options, cluster=f"{nodes} x {words[2]}({count // nodes})", devices=count)
 
     def model(self) -> Model:
         """Returns the model that the `model` setting describes. Other settings need the names of its ops."""

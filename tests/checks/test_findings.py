@@ -232,4 +232,25 @@ def test_a_batch_over_a_view_has_a_mesh_that_does_not_fit(tmp_path: Path) -> Non
         + "view edp 2 > ep 8 of dp for experts\nshard batch over edp, ep\n"
     )
     (finding,) = [d for d in found(tmp_path, text) if d.code == "E0203"]
-    assert finding.help == "pp 4 fits (4 x 16 = 64)"
+    assert finding.help == "pp 4 fits (4 x 16 = 64); or `cluster 6 x h100_node` has 48"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "mesh", "part"),
+    [
+        ("1 x h100_node", "fsdp 2", "`cluster 1 x h100_node(2)` has 2"),
+        ("8 x h100_node", "fsdp 8 > tp 2", "`cluster 2 x h100_node` has 16"),
+        ("3 x h100_node", "fsdp 9", "`cluster 3 x h100_node(3)` has 9"),
+        ("2 x gb200_nvl72", "fsdp 72", "`cluster 1 x gb200_nvl72` has 72"),
+        ("tpu_v5p(4x4x4)", "fsdp 8", ""),
+    ],
+)
+def test_a_mesh_that_fills_a_part_of_the_nodes_is_offered_that_part(
+    tmp_path: Path, cluster: str, mesh: str, part: str
+) -> None:
+    head = HEAD.replace("8 x h100_node", cluster).replace("fsdp 8 > tp 8", mesh)
+    (finding,) = [d for d in found(tmp_path, head + "use fsdp over fsdp\n") if d.code == "E0203"]
+    assert finding.help.endswith(part) and ("`cluster" in finding.help) == bool(part)
+    if part:
+        there = head.replace(f"cluster   {cluster}", part.split("`")[1])
+        assert "E0203" not in codes(tmp_path, there + "use fsdp over fsdp\n")

@@ -1,5 +1,6 @@
 """A configuration to a plan: sentences with their origins, the batch's arithmetic, and what is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,9 +108,30 @@ def test_the_cluster_has_as_many_devices_as_the_script_starts(tmp_path: Path) ->
     found = imported(tmp_path, SCRIPT.replace("--nproc_per_node 8", "--nproc_per_node 8 --nnodes 2"))
     assert codes(found) == ["E1307"] and "16" in next(d.message for d in found.diagnostics if d.code == "E1307")
     assert codes(imported(tmp_path, SCRIPT.replace("--nproc_per_node 8", "--nproc_per_node $N"))) == []
-    left_out = Options(cluster="1 x h100_node", devices=8, ignored=("nproc_per_node",))
-    text = SCRIPT.replace("--nproc_per_node 8", "--nproc_per_node 4")
-    assert codes(imported(tmp_path, text)) == ["E1307"] and codes(imported(tmp_path, text, left_out)) == []
+    part = Options(cluster="1 x h100_node(4)", devices=4)
+    left_out = replace(part, ignored=("nproc_per_node",))
+    text = SCRIPT.replace("--nproc_per_node 8", "--nproc_per_node 2")
+    assert codes(imported(tmp_path, text, part)) == ["E1307"] and codes(imported(tmp_path, text, left_out)) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "cluster", "devices", "words"),
+    [
+        ("--nproc_per_node 4", "1 x h100_node", 8, "1 x h100_node(4)"),
+        ("--nproc_per_node 4", "h100_node", 8, "1 x h100_node(4)"),
+        ("--nnodes 2 --nproc_per_node 2", "2 x h100_node", 16, "2 x h100_node(2)"),
+        ("--nproc_per_node 4", "2 x h100_node", 16, ""),
+    ],
+)
+def test_a_launch_of_fewer_ranks_has_a_part_of_each_node(
+    tmp_path: Path, flags: str, cluster: str, devices: int, words: str
+) -> None:
+    """Said in the plan with the flag that starts them; ranks on fewer nodes than the cluster's are a contradiction."""
+    text = SCRIPT.replace("--nproc_per_node 8", flags)
+    found = imported(tmp_path, text, Options(cluster=cluster, devices=devices))
+    assert codes(found) == ([] if words else ["E1307"])
+    sentence = next((line for line in found.text.splitlines() if line.startswith("cluster")), "")
+    assert (f"cluster   {words} " in sentence and "nproc_per_node = " in sentence) if words else not sentence
 
 
 CONFIG = """ENV_VARS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
+from math import ceil, prod
 
 from planc.checks.edits import mesh_sentence, replace
 from planc.diag.diagnostic import Diagnostic, Fix, Related
@@ -17,6 +17,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
         return
     factors = " x ".join(str(a.size) for a in plan.mesh.axes)
     help, fix = _fix(plan)
+    help = "; or ".join(filter(None, (help, _part_of_nodes(plan))))
     yield Diagnostic(
         "E0203",
         f"the mesh has {wanted} devices, the cluster has {there}",
@@ -35,6 +36,17 @@ def cluster_size(plan: Plan) -> str:
     pair = f" x {cluster.chip.devices} devices a chip" if cluster.chip.devices > 1 else ""
     kind = f"{cluster.unit}s"
     return f"{cluster.count} {kind} x {each}{pair} = {cluster.devices}"
+
+
+def _part_of_nodes(plan: Plan) -> str:
+    """Return help that names a part of the nodes of `plan` with as many devices as its mesh; "" if there is none."""
+    cluster, inside = plan.cluster, prod(plan.cluster.shape)
+    chips, rest = divmod(plan.mesh.devices, cluster.chip.devices)
+    if cluster.is_torus or cluster.own_graph or rest or chips >= cluster.chips:
+        return ""
+    count = next((n for n in (ceil(chips / inside), cluster.count) if chips % n == 0), 0)
+    part = f"({chips // count})" if count and chips // count < inside else ""
+    return f"`cluster {count} x {cluster.name}{part}` has {plan.mesh.devices}" if count else ""
 
 
 def _fix(plan: Plan) -> tuple[str, Fix | None]:
