@@ -34,7 +34,7 @@ class LayoutCost:
 
     `memory_gib` returns the memory (GiB) of the fullest device, given the simulated timeline. `offload_s` returns the
     exposed seconds of a pipeline rank's transfers to and from host memory. Its arguments are the rank, the seconds of
-    compute that can hide these transfers, and the exposed seconds of once-per-step transfers.
+    the pipeline, which can hide these transfers, and the exposed seconds of once-per-step transfers.
     """
 
     plan: Plan

@@ -27,7 +27,8 @@ def offload_s(sharded: Sharded, rank: int, passes_s: float, late_s: float) -> fl
     twice: for the compute copy and for the update. If the framework updates on the host (`updates_on_host`), its update
     takes the place of these copies, with one of the gradients to the host and one of the parameters back; parameters
     that stay on the host are copied in for each pass instead. A saved tensor is copied out in the forward, and back in
-    the backward. Copies of a pass overlap with compute and with waits for other devices, `passes_s` seconds in a step.
+    the backward. Copies of a pass overlap with compute and with waits for other devices and pipeline ranks, `passes_s`
+    seconds in a step.
     In planc's own programs for torch, compute waits for both copies, since `torch.autograd.graph.save_on_cpu` runs on
     its stream. Exposed once-per-step collectives (`late_s` seconds) run while a microbatch waits for its copies.
 

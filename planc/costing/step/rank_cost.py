@@ -32,6 +32,8 @@ class Window(NamedTuple):
     """Copies of each section in one of them; of `step`, its part of the rank's transfers that belong to no section."""
     cover_s: float
     """Compute of one of them."""
+    again_s: float
+    """Part of that compute which the backward runs again."""
     waits: LinkSeconds
     """Exposed activation transfers of one of them, beside which transfers of state use free links."""
 
@@ -42,9 +44,10 @@ class RankCost:
     def __init__(self, load: Load, stages: StageKinds, times: int, contention: float) -> None:
         self.load, self.times, self.contention = load, times, contention
         self.exposed: dict[StageKind, dict[Section, list[float]]] = {
-            kind: {s: [0.0, 0.0] for s, _ in kind} for kind in stages
+            kind: {s: [0.0, 0.0, 0.0] for s, _ in kind} for kind in stages
         }
-        """Exposed seconds of one copy of a section for one microbatch, by stage: forward, and everything else."""
+        """Exposed seconds of one copy of a section for one microbatch, by stage: forward, and everything else;
+        and those that only compute that runs again hides."""
         self.after_s = 0.0
         """Exposed seconds once a step, outside the microbatches."""
         self.late_s = 0.0
@@ -79,6 +82,7 @@ class RankCost:
             total_s = sum([n * g.transfer_s for g, n in mine if not g.waits])
             min_s, cover_s = totals.min_s(total_s), window.cover_s + hidden_s
             share, left_s = exposed_share(total_s, min_s, cover_s, self.contention)
+            without, _ = exposed_share(total_s, min_s, cover_s - window.again_s, self.contention)
             if per == "step":
                 self.late_s += (1 - self.contention) * max(0.0, total_s - min_s - cover_s)
             for section in {g.section for g, _ in mine}:
@@ -91,6 +95,7 @@ class RankCost:
                     self.after_s += window.stages * n * one_s
                 else:
                     self.exposed[window.kind][g.section][backward] += one_s
+                    self.exposed[window.kind][g.section][2] += 0.0 if g.waits else (without - share) * g.transfer_s
             left.append(window._replace(cover_s=left_s, waits=waits))
         return left
 
@@ -151,18 +156,24 @@ def rank_cost(
     }
     waits = {s: compute[s].waits[0] for s in load}
     late = {s: summed((compute[s].waits[1].times(again[s]), compute[s].waits[2])) for s in load}
-    left = cost.hide("microbatch", False, often[0], _of_stages(stages, times, forward_s, waits))
+    left = cost.hide("microbatch", False, often[0], _of_stages(stages, times, forward_s, {}, waits))
     cost.hide("step", False, once[0], _of_one_microbatch(load, left, times))
-    left = cost.hide("microbatch", True, often[1], _of_stages(stages, times, backward_s, late))
+    again_s = {s: again[s] * (compute[s].time.recompute_s - compute[s].hidden[1]) for s in load}
+    left = cost.hide("microbatch", True, often[1], _of_stages(stages, times, backward_s, again_s, late))
     cost.hide("step", True, once[1] if shared is None else (*once[1], shared), _of_one_microbatch(load, left, times))
     return cost
 
 
 def _of_stages(
-    stages: StageKinds, times: int, cover_s: Mapping[Section, float], waits: Mapping[Section, LinkSeconds]
+    stages: StageKinds,
+    times: int,
+    cover_s: Mapping[Section, float],
+    again_s: Mapping[Section, float],
+    waits: Mapping[Section, LinkSeconds],
 ) -> list[Window]:
-    """Return one window for each kind of stage: the forward or backward of all microbatches. `cover_s` (compute) and
-    `waits` (exposed activation transfers) are for one copy of a section and one microbatch."""
+    """Return one window for each kind of stage: the forward or backward of all microbatches. `cover_s`
+    (compute), `again_s` (its part that runs again) and `waits` (exposed activation transfers) are for one copy of a
+    section and one microbatch."""
     total = sum(stages.values())
     return [
         Window(
@@ -170,6 +181,7 @@ def _of_stages(
             n,
             {**dict(kind), STEP: 1 / total},
             max(0.0, sum([c * cover_s[s] for s, c in kind])) * times,
+            sum([c * again_s.get(s, 0.0) for s, c in kind]) * times,
             summed(waits[s].times(c * times) for s, c in kind if waits[s].total_s),
         )
         for kind, n in stages.items()
@@ -181,7 +193,7 @@ def _of_one_microbatch(load: Load, left: Iterable[Window], times: int) -> list[W
     microbatches, with the compute that hides no per-microbatch transfers."""
     cover_s = sum([w.stages * w.cover_s for w in left])
     waits = summed(w.waits.times(w.stages / times) for w in left if w.waits.total_s)
-    return [Window((), 1, {**load, STEP: 1}, cover_s / times, waits)]
+    return [Window((), 1, {**load, STEP: 1}, cover_s / times, 0.0, waits)]
 
 
 @dataclass(slots=True)
@@ -208,13 +220,14 @@ def stage_cost(sections: Load, compute: Mapping[Section, SectionSeconds], rank: 
     forward = backward = again = weight = exposed_forward = exposed_backward = 0.0
     state = rank.exposed[tuple(sections.items())]
     for s, n in sections.items():
-        one, (forward_s, rest_s) = compute[s], state[s]
+        one, (forward_s, rest_s, hidden_s) = compute[s], state[s]
         time = one.time
         forward += n * time.forward_s
         backward += n * time.backward_s
         again += n * time.recompute_s
-        # Gradients are reduced after the wgrad: the stage before does not wait for them, only this rank does.
-        weight += n * (time.weight_s + rest_s)
+        # Gradients are reduced after the wgrad: the stage before does not wait for them, only this rank does. What a
+        # replay hides of them shortens the replay, not each wgrad: the last ones run without one.
+        weight += n * (time.weight_s + rest_s + hidden_s)
         exposed_forward += n * (one.exposed_forward_s + forward_s)
         recompute_s = one.exposed_recompute_s * (replayed[s] / rank.load[s])
         exposed_backward += n * (one.exposed_backward_s + recompute_s + rest_s)

@@ -168,7 +168,7 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None, link
         times=work.times,
         costs=tuple(costs),
         after_s=work.after_s,
-        offload_s=work.offload_s,
+        offload_s=tuple([work.offload_s(rank, timeline.makespan_s) for rank in range(plan.pipeline)]),
         updates=step.updates,
     )
 
@@ -334,15 +334,15 @@ class RankWork:
     recompute_s: float
     exposed_s: float
     optimizer_s: float
-    offload_s: tuple[float, ...]
-    """Exposed transfers to and from host memory, by rank."""
+    offload_s: Callable[[int, float], float]
+    """Exposed transfers to and from host memory of a rank, in a pipeline that takes so many seconds."""
     overhead_s: float
 
     def total_s(self, makespan_s: float) -> float:
         """Return the seconds of the step if its pipeline takes `makespan_s`."""
         bubble_s = makespan_s - self.busy_s[self.slowest]
         inside_s = self.compute_s + self.recompute_s + self.exposed_s + bubble_s
-        return inside_s + self.optimizer_s + self.offload_s[self.slowest] + self.overhead_s
+        return inside_s + self.optimizer_s + self.offload_s(self.slowest, makespan_s) + self.overhead_s
 
 
 def critical_rank(busy_s: Sequence[float], after_s: Sequence[float]) -> int:
@@ -373,7 +373,7 @@ def rank_work(
         ranks: the exposed transfers of state of each rank.
         optimizer_s: function that returns the seconds of a rank's update.
         offload_s: function that returns the exposed seconds of a rank's transfers to its host, given the rank, the
-            seconds of its forward and backward, and the exposed seconds of its once-per-step transfers.
+            seconds of the pipeline, and the exposed seconds of its once-per-step transfers.
     """
     times = stage_times(
         [c.forward_s + c.exposed_forward_s for c in costs],
@@ -398,7 +398,7 @@ def rank_work(
         exposed_s=each * sum(c.exposed_forward_s + c.exposed_backward_s for c in mine) + after_s[rank],
         # The norm over all gradients, or the next step, waits for every rank: the slowest update counts.
         optimizer_s=max(map(optimizer_s, range(len(held)))),
-        offload_s=tuple([offload_s(r, busy[r], one.late_s) for r, one in enumerate(ranks)]),
+        offload_s=lambda on, makespan_s: offload_s(on, makespan_s, ranks[on].late_s),
         overhead_s=overhead_s(plan, len(held[rank])),
     )
 
@@ -423,7 +423,7 @@ def step_of(plan: Plan, work: RankWork, makespan_s: float) -> Step:
     dtype (Chowdhery et al. 2022, PaLM, appendix B).
 
     >>> held, times = [[0], [1], [2], [3]], stage_times([0.06] * 4, [0.12] * 4)
-    >>> work = RankWork(times, busy_s(held, 32, times), (0.0,) * 4, 0, 5.76, 0.0, 0.0, 0.0, (0.0,) * 4, 0.0)
+    >>> work = RankWork(times, busy_s(held, 32, times), (0.0,) * 4, 0, 5.76, 0.0, 0.0, 0.0, lambda *_: 0.0, 0.0)
     >>> step = step_of(plan, work, makespan_s=6.3)
     >>> f"{step.mfu:.0%}, {step.bubble_s:.2f} s of bubble"  # 449 GFLOP x 4.2 million tokens over 512 x 989e12 x 6.3 s
     '59%, 0.54 s of bubble'
@@ -445,7 +445,7 @@ def step_of(plan: Plan, work: RankWork, makespan_s: float) -> Step:
         exposed_comm_s=work.exposed_s,
         bubble_s=max(0.0, makespan_s - work.busy_s[work.slowest]),
         optimizer_s=work.optimizer_s,
-        offload_s=work.offload_s[work.slowest],
+        offload_s=work.offload_s(work.slowest, makespan_s),
         overhead_s=work.overhead_s,
     )
 

@@ -155,8 +155,22 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="exposed reductions make the input gradient late",
         file="planc/costing/step/rank_cost.py",
-        text="weight += n * (time.weight_s + rest_s)",
+        text="weight += n * (time.weight_s + rest_s + hidden_s)",
         planted="weight += n * time.weight_s",
+        test="tests/random_plans/test_physics.py",
+    ),
+    Fault(
+        name="what a replay hides of reductions shortens each weight gradient",
+        file="planc/costing/step/rank_cost.py",
+        text="weight += n * (time.weight_s + rest_s + hidden_s)",
+        planted="weight += n * (time.weight_s + rest_s)",
+        test="tests/random_plans/test_physics.py",
+    ),
+    Fault(
+        name="copies of saved tensors do not run beside waits for other stages",
+        file="planc/costing/step/step_time.py",
+        text="offload_s(on, makespan_s, ranks[on].late_s)",
+        planted="offload_s(on, busy[on], ranks[on].late_s)",
         test="tests/random_plans/test_physics.py",
     ),
     Fault(
