@@ -205,6 +205,8 @@ def _page_rest(found: Accuracy) -> Iterator[str]:
         rows = [[e.group, f"{100 * e.bias:+.1f} %"] for e in found.validation]
         yield from markdown(("another model's validation", "error"), rows)
         yield ""
+        sizes = [e.median for e in found.validation]
+        yield PEERS.format(mean=_percent(sum(sizes) / len(sizes)), most=_percent(max(sizes)))
     yield INTERVALS.format(apart=_percent(found.order_margin))
     yield from markdown(HELD, coverage(found))
     yield ""
@@ -337,6 +339,18 @@ And these (2026-11-28):
 - a contention of its own for A100, H100 and Blackwell: 45, 43 and 53 % from a prior of 20 %, so that one number does;
 - rowwise float8 as slower than tensorwise: torch has 90 to 100 % of its rate for most shapes (pytorch issue 147971),
   and the one run that would be nearer is 33 % too fast.
+"""
+PEERS = """Other predictors beside planc, each on runs that both can express; each one's figures are of its own table or
+run. What a simulator's authors publish about themselves is compared and never fitted to.
+
+| predictor | runs | its step times | its memory | planc's step times | planc's memory |
+|---|---|---|---|---|---|
+| calculon caa4b11's validation (A100) | 8 | mean 3.65 %, most 8.87 % | | mean {mean}, most {most} | |
+| SimuMax 1.2 (B200), kernels measured there | 44 | median 5.6 %, p90 10.7 % | 0.4 %, most 1.4 % | 16.5 %, 20.6 % \
+| 1.6 %, 5.3 % |
+| Primus' projection (MI325X, MI355X), from a benchmark of the node | 4 | -9.2 to +7.2 % | | layouts not printed | |
+
+planc's figures beside SimuMax were counted before the B200's matmuls were fitted again on 2026-11-28.
 """
 INTERVALS = """## Intervals
 
