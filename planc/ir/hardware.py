@@ -98,6 +98,8 @@ class Chip(Value):
     """Bytes held by each communicator (NCCL's channels and buffers)."""
     host_bandwidth_bytes_per_s: BytesPerS
     """One-way bandwidth between the chip and its host's memory (PCIe, or NVLink-C2C)."""
+    host_memory_bytes: BytesOrNone = 0.0
+    """The chip's share of its host's memory (bytes); 0 if the hardware file does not say."""
     die_bandwidth_bytes_per_s: BytesPerS
     """One-way bandwidth between the framework devices of one chip; unused if a chip is one device."""
     cores: Count = 0

@@ -1,6 +1,6 @@
 """llama3_70b_v5p: llama3_70b over 256 devices.
 
-plan     llama3_70b_v5p (sha256 7dd0b7628ff96835)
+plan     llama3_70b_v5p (sha256 f0f1a735c8648cf4)
 mesh     fsdp 64 > tp 4
 cluster  1 x tpu_v5p
 

@@ -177,7 +177,8 @@ NOUNS: list[tuple[type[Value], dict[str, tuple[str, float | None]], dict[str, st
     (Chip, {**CHIP, "bf16": ("compute", None)}, {
         "memory": "memory_bytes", "memory_bandwidth": "memory_bandwidth_bytes_per_s", "launch": "launch_s",
         "runtime": "runtime_bytes", "fragmentation": "runtime_fraction", "communicator": "communicator_bytes",
-        "host_bandwidth": "host_bandwidth_bytes_per_s", "die_bandwidth": "die_bandwidth_bytes_per_s",
+        "host_bandwidth": "host_bandwidth_bytes_per_s",
+    "host_memory": "host_memory_bytes", "die_bandwidth": "die_bandwidth_bytes_per_s",
         "dispatch": "dispatch_s", "step": "step_s", "failures": "failures_per_year"}),
     (Link, LINK, {
         "call": "call_s", "bandwidth": "bandwidth_bytes_per_s", "latency": "latency_s", "half_size": "half_bytes",

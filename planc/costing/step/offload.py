@@ -10,7 +10,7 @@ from planc.ir.sharding import Layout, OpSharding, Sharded
 from planc.ir.updates import moments_of, updates_on_host
 from planc.sharding.local import stored_elements, tensor_bytes
 from planc.sharding.recompute import replay
-from planc.sharding.stage_assignment import copies_on, microbatches_each, sections_on
+from planc.sharding.stage_assignment import copies_on, microbatches_each, sections_on, virtual_stages
 
 STATE: tuple[Noun, ...] = ("params", "optimizer")
 """State that a plan may keep in host memory."""
@@ -67,6 +67,19 @@ def state_bytes(sharded: Sharded, rank: int) -> float:
     0.0
     """
     return sum((_bytes_of(sharded, rank, noun) for noun in STATE if noun in sharded.plan.offloaded), 0.0)
+
+
+def host_bytes(sharded: Sharded, rank: int, in_flight: int) -> float:
+    """Return the bytes that one device of pipeline rank `rank` keeps in host memory: its state, gradients if the host
+    updates the parameters, and the saved tensors of `in_flight` microbatches of the rank's virtual stages.
+
+    >>> host_bytes(sharded, 0, in_flight=4)  # the plan offloads nothing
+    0.0
+    """
+    plan = sharded.plan
+    grads = _trained_elements(sharded, rank) * DTYPE_BYTES[plan.precision.reduce] if updates_on_host(sharded) else 0.0
+    saved = saved_bytes(sharded, rank) * in_flight / len(virtual_stages(plan, rank))
+    return state_bytes(sharded, rank) + grads + saved
 
 
 def transferred_state_bytes(sharded: Sharded, rank: int) -> float:

@@ -27,6 +27,7 @@ CHIP: dict[str, tuple[str, float | None]] = {
     "communicator": ("memory", 0.0),
     "devices": ("count", 1),
     "host_bandwidth": ("bandwidth", 16e9),
+    "host_memory": ("memory", 0.0),
     "die_bandwidth": ("bandwidth", None),
     "cores": ("count", 0),
     "core_lanes": ("count", 0),
@@ -130,7 +131,7 @@ def arguments(args: Node | None, fields: dict[str, tuple[str, float | None]], dr
 
 
 MAY_BE_ZERO = (
-    *("latency", "launch", "runtime", "fragmentation", "communicator", "half_size", "whole_cubes"),
+    *("latency", "launch", "runtime", "fragmentation", "communicator", "host_memory", "half_size", "whole_cubes"),
     *("matmul_depth", "matmul_tail", "contention", "step", "dispatch", "call"),
 )
 
@@ -210,6 +211,7 @@ def read_chip(sentence: Sentence, draft: Draft) -> Chip | None:
         runtime_fraction=values["fragmentation"],
         communicator_bytes=values["communicator"],
         host_bandwidth_bytes_per_s=values["host_bandwidth"],
+        host_memory_bytes=values["host_memory"],
         die_bandwidth_bytes_per_s=values.get(
             "die_bandwidth", max(field_types.BYTES_PER_S.minimum, values["memory_bandwidth"] / 2)
         ),
