@@ -118,7 +118,7 @@ def _shown(report: Report) -> list[str]:
     assert report.memory
     parts = report.memory.per_device_gib
     return [
-        f"nvidia-smi shows {gib(parts.total)} GiB: tensors, communicators {gib(parts.comm_buffers)}, context and idle"
+        f"nvidia-smi would show {gib(parts.total)} GiB: tensors, communicators {gib(parts.comm_buffers)}, context and idle"
         f" memory of the allocator {gib(parts.reserve)}"
     ] * (parts.comm_buffers > 0)
 
