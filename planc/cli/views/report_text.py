@@ -118,8 +118,8 @@ def _shown(report: Report) -> list[str]:
     assert report.memory
     parts = report.memory.per_device_gib
     return [
-        f"nvidia-smi would show {gib(parts.total)} GiB: tensors, communicators {gib(parts.comm_buffers)}, context and idle"
-        f" memory of the allocator {gib(parts.reserve)}"
+        f"nvidia-smi would show {gib(parts.total)} GiB: tensors, communicators {gib(parts.comm_buffers)}, context and"
+        f" idle memory of the allocator {gib(parts.reserve)}"
     ] * (parts.comm_buffers > 0)
 
 
