@@ -16,6 +16,7 @@ from planc.ir.plan import Plan, Precision
 from planc.ir.target import TARGETS, AnyTarget
 from planc.language.draft import Draft, NameLookup
 from planc.language.fine_tuning import fine_tuned
+from planc.language.foreign_words import in_own_words
 from planc.language.framework_rules import filled
 from planc.language.imports import Files, declared_here, read_imports
 from planc.language.precedence import settle, whole_line
@@ -139,7 +140,7 @@ def build_plan(file: Tree, files: Files, given: dict[str, int], target: str = ""
     _unknown_settings(draft, header)
     if header is not None:
         _missing(sentences, header, file, draft)
-    diagnostics = in_order(_once_each(draft.diagnostics))
+    diagnostics = in_order(list(in_own_words(_once_each(draft.diagnostics), files.sources.values())))
     plan = None if header is None else _plan(draft, header, files)
     right, mended = (None, plan) if has_errors(diagnostics) else (plan, None)
     lookups, read = tuple(draft.lookups), tuple(draft.files)
