@@ -288,6 +288,11 @@ def schemas() -> dict[str, Schema]:
             {"sentences": array(exactly(sentence=TEXT, via=nullable(TEXT))), "diagnostics": diagnostics},
         ),
         _answer(
+            "planc.init/1",
+            "Answer of `planc init`: the plan's text, and the file that it was written to.",
+            {"text": TEXT, "output": nullable(TEXT)},
+        ),
+        _answer(
             "planc.graph/1",
             "Answer of `planc graph`: the machine as networkx's node-link data, a link each way.",
             {"directed": TRUTH, "multigraph": TRUTH, "graph": exactly(name=TEXT), **_graph_rows()},

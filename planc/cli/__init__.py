@@ -16,6 +16,7 @@ from typing import Any
 from planc.cli.commands import load_command
 
 COMMANDS: dict[str, str] = {
+    "init": "a plan for a model and a cluster, with what matters left to the search",
     "check": "check and cost plans: memory, step time, collectives, mistakes",
     "cost": "the report of one plan",
     "search": "the best layouts for what a plan leaves free with `?`",

@@ -158,6 +158,7 @@ NAMED = {
 }
 """Commands whose text names the target too, and what follows each of them."""
 ELSEWHERE = {
+    "init": "a plan's text, with what is left free",
     "import": "a plan's text; `check` of the same files costs it: tests/cli/test_one_target.py",
     "train": "figures of the target that it is told: test_a_preset_predicts_what_its_plan_s_check_shows",
     "audit": "figures of the target that it names: test_an_audit_compares_the_tensors_of_that_number",

@@ -77,6 +77,8 @@ ANSWERS = [
     ("planc.diagnostics/1", 1, "lower bad.plan --target cuda --emit json"),
     ("planc.expand/1", 0, "expand tiny.plan"),
     ("planc.expand/1", 1, "expand bad.plan"),
+    ("planc.init/1", 0, "init llama3_8b --cluster h100_node"),
+    ("planc.diagnostics/1", 1, "init llama3_7b --cluster h100_node"),
     ("planc.graph/1", 0, "graph tiny.plan"),
     ("planc.place/1", 0, "place tiny.plan"),
     ("planc.what_if/1", 0, "check tiny.plan --with 'links cpu_memory at 50 %'"),
