@@ -6,7 +6,7 @@ from planc.diag.diagnostic import Diagnostic
 from planc.ir.base import Cause
 
 STATE_DTYPES = ("fp32", "bf16")
-"""Supported dtypes of state between steps; fp16 would need loss scaling."""
+"""Supported dtypes of state between steps, of compute and of reductions; fp16 would need loss scaling."""
 Refusal = tuple[Cause | None, str, str]
 """The sentence (None: the whole plan), why it is unsupported, and what to write instead."""
 

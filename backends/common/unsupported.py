@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.backends.common.bundled import not_bundled
-from planc.backends.common.refusal import refused
+from planc.backends.common.refusal import STATE_DTYPES, refused
 from planc.diag.diagnostic import Diagnostic
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS
 from planc.ir.plan import Plan
+
+
+def unscaled(plan: Plan) -> str:
+    """Return why no program computes and reduces in the dtypes of `plan`; "" if one does."""
+    named = dict.fromkeys((plan.precision.compute, plan.precision.reduce))
+    bad = [dtype for dtype in named if dtype not in STATE_DTYPES]
+    return f"it computes and reduces in fp32 or bf16, not {' and '.join(bad)}" if bad else ""
+
 
 Sentences = Iterator[Cause | None]
 

@@ -167,7 +167,7 @@ SETTINGS: dict[str, Callable[[Plan], str | None]] = {
     "gather": _gather,
     "freeze": _sentences_of("freeze"),
     "lora": _sentences_of("lora"),
-    "compute": lambda plan: f"{plan.precision.compute}, reduced in {plan.precision.reduce}",
+    "compute": lambda plan: f"{plan.precision.multiplied}, reduced in {plan.precision.reduce}",
     "recompute": _sentences_of("recompute"),
     "attention": _sentences_of("attention"),
     "route": _sentences_of("route"),

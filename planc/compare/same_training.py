@@ -74,7 +74,7 @@ def _batch(one: Plan, other: Plan) -> Iterator[Apart]:
 
 def _rounding(one: Plan, other: Plan) -> Iterator[Apart]:
     causes = (one.precision.cause, other.precision.cause)
-    yield from _reason("compute dtype", (one.precision.compute, other.precision.compute), causes)
+    yield from _reason("compute dtype", (one.precision.multiplied, other.precision.multiplied), causes)
     yield from _reason("reduction dtype", (one.precision.reduce, other.precision.reduce), causes)
     regions = dict.fromkeys(["", *(s.region for p in (one, other) for s in p.stores)])
     for noun in NOUNS:

@@ -46,7 +46,7 @@ def effective(plan: Plan) -> dict[str, Any]:
         "optimizer": plan.optimizer.name,
         "freeze": plan.freeze and {p.name for p in plan.model.params if p.frozen},
         "lora": plan.lora and (plan.lora.rank, plan.lora.alpha, plan.lora.ops),
-        "compute": (plan.precision.compute, plan.precision.reduce),
+        "compute": (plan.precision.multiplied, plan.precision.reduce),
         "recompute": _recomputed(plan),
         "quantize": _quantized(plan),
         "offload": {what for offload in plan.offloads for what in offload.what},

@@ -12,7 +12,7 @@ from planc.interop.shape import shape_of
 from planc.ir.dims import DERIVED
 from planc.ir.hardware import Cluster
 from planc.ir.model import EXPERTS, Model
-from planc.ir.plan import NOUNS, Plan, Precision, Quantize, Recompute
+from planc.ir.plan import NOUNS, Plan, Quantize, Recompute
 
 
 def setup_of(plan: Plan) -> TrainingSetup:
@@ -62,7 +62,7 @@ def setup_of(plan: Plan) -> TrainingSetup:
         stages=_stages(plan),
         route=replace(plan.route, cause=None),
         optimizer=plan.optimizer.name,
-        precision=Precision(compute=plan.precision.compute, reduce=plan.precision.reduce),
+        precision=replace(plan.precision, cause=None),
         stored=tuple((noun, dtype) for noun in NOUNS if (dtype := plan.store_dtype(noun)) != "fp32"),
         recompute=Recompute(ops=plan.recompute.ops, kept=plan.recompute.kept, every=plan.recompute.every),
         kernel=plan.attention.method if plan.attention and not roles["cp"] else "",

@@ -171,7 +171,7 @@ def _stage_words(stages: tuple[int, ...]) -> Iterator[str]:
 
 def _step(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[PlanSentence]:
     yield PlanSentence(f"optimizer {setup.optimizer}", ("optimizer",))
-    yield PlanSentence(f"compute {setup.precision.compute} reduce {setup.precision.reduce}", ("precision",))
+    yield PlanSentence(f"compute {setup.precision.multiplied} reduce {setup.precision.reduce}", ("precision",))
     for quantized in setup.quantized:
         layers = ", ".join(str(a) if b == a + 1 else f"{a}..{b - 1}" for a, b in quantized.wide_layers)
         spared = f" except layers {layers}" if layers else ""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 WIDE_RATES = ("fp32", "bf16", "fp16")
 """Dtypes of which a chip has at least one rate: matmuls in a lower precision without a rate of its own run at it."""
-RATES = (*WIDE_RATES, "float8", "int8", "float4")
+RATES = (*WIDE_RATES, "tf32", "float8", "int8", "float4")
 NARROW = ("float8", "float4")
 """Low-precision dtypes whose matmuls may have their own efficiency."""
 OPS = ("reduce_scatter", "all_reduce", "all_to_all")

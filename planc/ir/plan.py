@@ -34,7 +34,7 @@ from planc.ir.hardware import Cluster
 from planc.ir.mesh import Mesh, View
 from planc.ir.model import EXPERTS, ROUTED, SLOTS, Model
 
-Dtype = Literal["fp32", "bf16"]
+Dtype = Literal["fp32", "bf16", "fp16"]
 Noun = Literal["params", "grads", "optimizer"]
 Period = Literal["pass", "microbatch", "step"]
 FORMAT = "planc.plan/1"
@@ -166,8 +166,20 @@ class Precision(Value):
     """`compute DTYPE reduce DTYPE`: matmuls and activations, and the reduction of gradients."""
 
     compute: Dtype = "fp32"
+    """Dtype of activations, and of the parameters that matmuls read."""
     reduce: Dtype = "fp32"
+    products: Literal["", "tf32"] = ""
+    """`tf32` if matmuls round fp32 tensors to it; "": they run in `compute`."""
     cause: Cause | None = None
+
+    @property
+    def multiplied(self) -> str:
+        """Dtype in which matmuls run.
+
+        >>> Precision(products="tf32").multiplied, Precision(compute="fp16").multiplied
+        ('tf32', 'fp16')
+        """
+        return self.products or self.compute
 
 
 @dataclass(frozen=True, kw_only=True)

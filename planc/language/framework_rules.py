@@ -31,9 +31,9 @@ def filled(plan: Plan) -> Plan:
     vocab = plan.model.sizes["vocab"]
     padded = rules.padded_vocab(vocab, plan.mesh.size(*plan.axes_of("vocab")))
     whole = plan.recompute.ops == ("blocks",) and rules.runs_whole_blocks(plan.cluster.chip.name)
-    narrow = rules.grads_as_reduced and plan.precision.reduce == "bf16"
+    narrow = rules.grads_as_reduced and plan.precision.reduce != "fp32"
     held = any(s.noun == "grads" and s.dtype for s in plan.stores)
-    kept = Store(noun="grads", dtype="bf16", cause=realise.cause)
+    kept = Store(noun="grads", dtype=plan.precision.reduce, cause=realise.cause)
     return replace(
         plan,
         stores=(*plan.stores, kept) if narrow and not held else plan.stores,

@@ -1,6 +1,6 @@
 """llama3_70b_v5p: llama3_70b over 256 devices.
 
-plan     llama3_70b_v5p (sha256 f0f1a735c8648cf4)
+plan     llama3_70b_v5p (sha256 56825af50322954d)
 mesh     fsdp 64 > tp 4
 cluster  1 x tpu_v5p
 

@@ -1,6 +1,6 @@
 """tiny: llama_tiny over 4 devices.
 
-plan     tiny (sha256 7461395647255f29)
+plan     tiny (sha256 b80185405f859118)
 mesh     fsdp 2 > tp 2
 cluster  4 x cpu_local
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from planc.checks import plan_findings
-from planc.driver import check
+from planc.diag.errors import PlanError
+from planc.driver import check, lower
 from planc.ir.hardware import RATES
+from planc.ir.target import Target
 from planc.language import library
 from planc.language.build import build_file
 from planc.language.verbs.quantize import OPTIONS
@@ -39,7 +41,7 @@ def test_a_dtype_without_a_rate_is_found(name: str, tmp_path: Path) -> None:
     kind, count, per_chip, _, _ = machine(name)
     cluster, devices = (f"1 x {name}", count) if kind == "node" else (f"{name}({'x'.join(['2'] * count)})", 2**count)
     rates = _rates(name)
-    asked = {f"compute {dtype}": dtype for dtype in ("fp32", "bf16")}
+    asked = {f"compute {dtype}": dtype for dtype in ("fp32", "bf16", "fp16", "tf32")}
     asked |= {f"compute fp32\nquantize ffn as {dtype}": dtype for dtype in OPTIONS}
     asked |= {f"compute fp32\nstore grads as {dtype}": dtype for dtype in DTYPES}
     for rest, dtype in asked.items():
@@ -88,3 +90,45 @@ def test_a_chip_of_ones_own(tmp_path: Path) -> None:
             assert report.step is not None
             times[rates, dtype] = report.step.compute_s
     assert times["fp16, fp32", "bf16"] > 4 * times["bf16", "bf16"]
+
+
+def test_fp16_is_as_bf16_and_tf32_as_fp32_with_faster_matmuls(tmp_path: Path) -> None:
+    """On an A100: bytes and seconds; MFU is of the dtype's own peak."""
+    found = {}
+    for dtype in ("fp32", "tf32", "bf16", "fp16"):
+        (tmp_path / "one.plan").write_text(PLAN.format(cluster="1 x a100_node", devices=8, rest=f"compute {dtype}"))
+        report = check(tmp_path / "one.plan", target="none")
+        assert report.step is not None and report.memory is not None
+        found[dtype] = report.step, report.memory.per_device_gib, report.collectives
+        assert report.step.peak_dtype == dtype
+    assert found["fp16"][0].time_s == pytest.approx(found["bf16"][0].time_s)
+    assert found["fp16"][1] == pytest.approx(found["bf16"][1]) and found["tf32"][1] == pytest.approx(found["fp32"][1])
+    seconds = {dtype: step.compute_s for dtype, (step, *_) in found.items()}
+    assert seconds["bf16"] < seconds["tf32"] < seconds["fp32"]
+    assert [c.row.dtype for c in found["tf32"][2]] == [c.row.dtype for c in found["fp32"][2]]
+
+
+@pytest.mark.parametrize(
+    ("compute", "target", "code"),
+    [
+        ("fp16", "cuda", "E0901"),
+        ("fp16", "xla", "E0901"),
+        ("bf16 reduce fp16", "cuda", "E0901"),
+        ("tf32", "xla", "E0901"),
+        ("tf32", "cuda", ""),
+    ],
+)
+def test_programs_in_fp16_are_refused_and_in_tf32_for_cuda_alone(
+    compute: str, target: Target, code: str, tmp_path: Path
+) -> None:
+    body = PLAN.format(cluster="1 x h100_node", devices=8, rest=f"compute {compute}")
+    (tmp_path / "one.plan").write_text(body)
+    if code:
+        with pytest.raises(PlanError) as error:
+            lower(tmp_path / "one.plan", target)
+        assert [(d.code, d.span.line) for d in error.value.diagnostics] == [(code, 7)]
+        return
+    line = 'torch.set_float32_matmul_precision("high")'
+    assert line in lower(tmp_path / "one.plan", target).text
+    (tmp_path / "one.plan").write_text(body.replace("tf32", "fp32"))
+    assert line not in lower(tmp_path / "one.plan", target).text

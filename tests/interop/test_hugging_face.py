@@ -121,7 +121,26 @@ def test_weights_stay_in_the_dtype_of_the_config(tmp_path: Path) -> None:
     found = read(tmp_path, {"fsdp_size": 8}, {**LLAMA, "dtype": "bfloat16"})
     assert dict(found.setup.stored) == {"params": "bf16", "grads": "bf16", "optimizer": "bf16"}
     assert found.setup.precision.reduce == "bf16"
-    assert errors(read(tmp_path, {"fsdp_size": 8}, {**LLAMA, "dtype": "float16"})) == ["E1304"] * 1
+    half = read(tmp_path, {"fsdp_size": 8}, {**LLAMA, "dtype": "float16"})
+    assert errors(half) == [] and set(dict(half.setup.stored).values()) == {"fp16"}
+    assert (half.setup.precision.compute, half.setup.precision.reduce) == ("fp16", "fp16")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"bf16": False}, "fp32 reduce fp32"),
+        ({"bf16": False, "tf32": True}, "tf32 reduce fp32"),
+        ({"bf16": False, "fp16": True}, "fp16 reduce fp32"),
+        ({"bf16": True, "tf32": True}, "bf16 reduce fp32"),
+        ({"bf16": True, "fp16": True}, ""),
+    ],
+)
+def test_the_trainers_dtypes(given: dict[str, bool], said: str, tmp_path: Path) -> None:
+    """Autocast leaves gradients in fp32; TF32 counts where products are of fp32."""
+    found = read(tmp_path, {"fsdp_size": 1, "dp_replicate_size": 8}, LLAMA, {**ARGUMENTS, **given})
+    assert errors(found) == ([] if said else ["E1307"])
+    assert not said or f"compute   {said} " in found.text
 
 
 def test_what_the_files_do_not_hold_is_asked_for(tmp_path: Path) -> None:

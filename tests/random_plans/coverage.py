@@ -63,7 +63,7 @@ def language() -> frozenset[str]:
         "gather": ("pass", "microbatch", "step", "bucket", "prefetch"),
         "split": (*schedules(), "chunks", "embed", "head"),
         "optimizer": ("adamw", "muon"),
-        "compute": compute.DTYPES,
+        "compute": (*compute.DTYPES, compute.TF32),
         "recompute": recompute.ALL,
         "route": tuple(_options(route.OPTIONS)),
         "attention": tuple(_options(attention.OPTIONS)),

@@ -60,7 +60,9 @@ def _common(draft: Draft) -> None:
         draft.say("compute bf16 reduce fp32" if narrow else dice.choice(("compute fp32", "compute fp32 reduce fp32")))
     else:
         usual = ("compute bf16 reduce fp32",) * 4
-        draft.say(dice.choice((*usual, "compute bf16", "compute fp32", "compute fp32", "compute bf16 reduce bf16")))
+        usual = (*usual, "compute bf16", "compute fp32", "compute fp32", "compute bf16 reduce bf16")
+        seldom = ("compute fp16 reduce fp32", "compute fp16", "compute tf32")
+        draft.say(dice.choice(seldom if dice.chance(0.06) else usual))
     if draft.nouns and "params" in draft.nouns:
         schedule = draft.schedule
         halves = schedule is not None and schedule.name in ("zbv", "dualpipev", "interleaved_zero_bubble")

@@ -48,7 +48,7 @@ def broken(examined: Examined) -> list[str]:
 def floors(costed: CostedPlan) -> Iterator[str]:
     """No op is faster than its bytes over the memory's bandwidth, nor than its FLOPs over the peak of its dtype."""
     sharded, chip = costed.sharded, costed.sharded.plan.cluster.chip
-    dtypes = sharded.plan.precision.compute, *(q.dtype for q in sharded.plan.quantize)
+    dtypes = sharded.plan.precision.multiplied, *(q.dtype for q in sharded.plan.quantize)
     peak = max(
         peak_flops_per_s(chip, d) for d in dtypes
     )  # of a dtype that the chip lacks, that of the one in its place

@@ -222,7 +222,7 @@ def laws(report: Report, plan: Plan) -> None:
     assert min(parts) >= 0, "a part of the step is below 0 s"
     assert math.isclose(sum(parts), step.time_s, rel_tol=1e-6), "the step's parts are not its time"
     assert step.mfu > 0 and (plan.quantize or step.mfu <= 1), f"MFU {step.mfu}"
-    chip, dtype = plan.cluster.chip, plan.precision.compute
+    chip, dtype = plan.cluster.chip, plan.precision.multiplied
     assert step.peak_dtype in ({dtype} & {*chip.flops_per_s} or chip.flops_per_s), "MFU is of another dtype's peak"
     assert step.peak_tflops == chip.flops_per_s[step.peak_dtype] / chip.devices / 1e12, "another peak than the chip's"
     assert math.isclose(step.mfu * step.peak_tflops, step.tflops_per_device, rel_tol=1e-9), (

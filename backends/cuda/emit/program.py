@@ -28,6 +28,7 @@ from planc.backends.cuda.emit import (
 )
 from planc.backends.cuda.versions import TORCH
 from planc.diag.quoting import python_docstring, python_string
+from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.ir.version import Version, dotted
 
@@ -227,6 +228,7 @@ def _data_axes(roles: AxisRoles) -> str:
 def _parallelize(roles: AxisRoles, sharded: Sharded) -> str:
     module = "stage" if roles.pipeline else "model"
     steps = lines(
+        _products(roles.plan),
         f"apply_lora({module})" if roles.plan.lora else "",
         f"apply_state_dtype({module})" if roles.state_dtype != "fp32" else "",
         f"apply_float8({module})" if roles.plan.quantize else "",
@@ -241,6 +243,12 @@ def _parallelize(roles: AxisRoles, sharded: Sharded) -> str:
     if not roles.pipeline:
         return fill(PARALLELIZE, experts=expert_mesh, steps=steps)
     return fill(PARALLELIZE_STAGES if steps else ONLY_SPLIT, experts=expert_mesh, steps=steps)
+
+
+def _products(plan: Plan) -> str:
+    if not plan.precision.products:
+        return ""
+    return lines(because(plan.precision.cause), 'torch.set_float32_matmul_precision("high")')
 
 
 def _expert_mesh(roles: AxisRoles) -> str:

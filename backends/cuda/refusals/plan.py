@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from planc.backends.common.refusal import STATE_DTYPES, Refusal, refused
+from planc.backends.common.unsupported import unscaled
 from planc.backends.cuda.analysis.attention import grouped, value_padding
 from planc.backends.cuda.analysis.context import balanced
 from planc.backends.cuda.analysis.expert_mesh import routed
@@ -34,6 +35,12 @@ def _unsupported_sentences(sharded: Sharded, roles: AxisRoles) -> Iterator[Refus
     does not lower it yet."""
     for cause in dict.fromkeys(s.cause for s in sharded.plan.stores if s.region not in ("", EXPERTS)):
         yield cause, "not implemented yet", "check and cost take it into account; lower without it"
+
+
+def _compute_dtypes(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
+    """Refuses fp16, whose small gradients vanish unless the loss is scaled."""
+    if why := unscaled(sharded.plan):
+        yield sharded.plan.precision.cause, f"{why}, which needs loss scaling", "write `compute bf16`"
 
 
 def _further_tokens(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
@@ -371,6 +378,7 @@ def _joined_by_and(names: tuple[str, ...] | list[str] | set[str]) -> str:
 
 RULES: tuple[Callable[[Sharded, AxisRoles], Iterator[Refusal]], ...] = (
     _unsupported_sentences,
+    _compute_dtypes,
     _further_tokens,
     _stores_apart,
     _store_dtypes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.backends.common.refusal import STATE_DTYPES, refused
-from planc.backends.common.unsupported import not_lowered
+from planc.backends.common.unsupported import not_lowered, unscaled
 from planc.backends.xla.analysis.attention import (
     FUSED,
     LANES,
@@ -228,9 +228,11 @@ def _store_dtypes(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _compute_dtypes(plan: Plan) -> Iterator[Diagnostic]:
-    cause, named = plan.precision.cause, (plan.precision.compute, plan.precision.reduce)
-    if cause is not None and (bad := [d for d in named if d not in STATE_DTYPES]):
-        yield _refused(cause, f"it computes and reduces in fp32 or bf16, not {' and '.join(dict.fromkeys(bad))}")
+    cause = plan.precision.cause
+    if cause is not None and (why := unscaled(plan)):
+        yield _refused(cause, why)
+    elif cause is not None and plan.precision.products:
+        yield _refused(cause, f"it runs matmuls of fp32 in all their bits, not in {plan.precision.products}")
 
 
 def _experts(sharded: Sharded) -> Iterator[Diagnostic]:

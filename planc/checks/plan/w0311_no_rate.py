@@ -33,7 +33,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 def _requested(plan: Plan) -> Iterator[tuple[str, bool, Cause | None]]:
     """Yield (dtype, True if matmuls run in it or False if it only stores state, the sentence that names it)."""
-    yield plan.precision.compute, True, plan.precision.cause
+    yield plan.precision.multiplied, True, plan.precision.cause
     yield from ((q.dtype, True, q.cause) for q in plan.quantize)
     yield from ((s.dtype, False, s.cause) for s in plan.stores if s.dtype)
 

@@ -227,7 +227,7 @@ def _peak(plan: Plan) -> str:
     from planc.costing.machine.rates import peak_flops_per_s, rated_dtype
     from planc.ir.report import peak_text
 
-    chip, dtype = plan.cluster.chip, plan.precision.compute
+    chip, dtype = plan.cluster.chip, plan.precision.multiplied
     return peak_text(peak_flops_per_s(chip, dtype) / chip.devices / 1e12, rated_dtype(chip, dtype))
 
 

@@ -55,7 +55,7 @@ def attention_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) 
     if (table := attention_table(sharded, o, chip, backward=backward)) is not None:
         return _measured_s(sharded, o, chip, table, backward=backward)
     times = FLASH_BACKWARD if backward else 1.0
-    peak = peak_flops_per_s(chip, plan.precision.compute) / chip.devices
+    peak = peak_flops_per_s(chip, plan.precision.multiplied) / chip.devices
     masked = kernel is not None and kernel.windows_by_mask and o.op.window
     flops = _product_flops(sharded, o, scores_of(sharded, o)) if masked else op_flops(sharded, o)
     if kernel is not None and kernel.pads_values:
@@ -84,14 +84,14 @@ def attention_table(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bo
     query, value = (sharded.model.sizes[sharded.model.tensor[t].dims[-1]] for t in (o.op.inputs[0], o.op.output))
     if query != value or (kernel is not None and kernel.stores_scores and not chip.hosts_itself):
         return None
-    return table_of(chip.tables, "attention_backward" if backward else "attention", plan.precision.compute)
+    return table_of(chip.tables, "attention_backward" if backward else "attention", plan.precision.multiplied)
 
 
 def _measured_s(sharded: Sharded, o: OpSharding, chip: Chip, table: OpTable, *, backward: bool) -> float:
     """Return the seconds of attention by `table`, plus those to write repeated keys and values."""
     plan, model = sharded.plan, sharded.model
     times = FLASH_BACKWARD if backward else 1.0
-    peak = peak_flops_per_s(chip, plan.precision.compute) / chip.devices
+    peak = peak_flops_per_s(chip, plan.precision.multiplied) / chip.devices
 
     def curve_s(sizes: tuple[float, ...]) -> float:
         reached = min(MOST_EFFICIENT, chip.attention_efficiency * head_share(sizes[3], chip.name))
@@ -181,7 +181,7 @@ def _stored_scores_s(sharded: Sharded, o: OpSharding, chip: Chip, kernel: Attent
         again = o.ring or o.op.name not in _replayed(sharded, o)
         times = 2.5 if again else 2.0
         score_bytes = kernel.backward_bytes + (kernel.replay_bytes if again else 0.0)
-    each_s = dtype_s_per_flop(chip, sharded.plan.precision.compute, sharded.stack.matmuls)
+    each_s = dtype_s_per_flop(chip, sharded.plan.precision.multiplied, sharded.stack.matmuls)
     arithmetic_s = times * _product_flops(sharded, o, scores) * each_s
     traffic = score_bytes * scores + times * op_bytes(sharded, o)
     return arithmetic_s + traffic / memory_bytes_per_s(chip) + 2 * times * chip.launch_s
@@ -232,6 +232,6 @@ def _unfused_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -
         products += [Gemm(rows, query, keys, heads), Gemm(keys, query, rows, heads)]
         products[:2] = [Gemm(rows, keys, value, heads), Gemm(keys, value, rows, heads)]
     aligned = query % TENSOR_CORE == 0 == value % TENSOR_CORE
-    one = dtype_s_per_flop(chip, plan.precision.compute if aligned else "fp32", sharded.stack.matmuls)
+    one = dtype_s_per_flop(chip, plan.precision.multiplied if aligned else "fp32", sharded.stack.matmuls)
     products_s = sum(gemm_s(g, chip, one, DTYPE_BYTES[plan.precision.compute]) for g in products)
     return products_s + UNFUSED_BYTES[backward] * heads * rows * keys / memory_bytes_per_s(chip) + 2 * chip.launch_s

@@ -39,7 +39,7 @@ def s_per_flop(sharded: Sharded, op: Op, chip: Chip) -> float:
     '989 TFLOP/s'
     """
     plan, library = sharded.plan, sharded.stack.matmuls
-    wide = dtype_s_per_flop(chip, plan.precision.compute, library)
+    wide = dtype_s_per_flop(chip, plan.precision.multiplied, library)
     chosen = quantized(plan, op)
     if chosen is None:
         return wide
@@ -55,7 +55,7 @@ def product_dtype(plan: Plan, op: Op) -> str:
     """
     chosen = quantized(plan, op)
     if chosen is None:
-        return plan.precision.compute
+        return plan.precision.multiplied
     return "" if chosen.kept_layers else chosen.dtype
 
 

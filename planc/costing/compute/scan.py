@@ -62,7 +62,7 @@ def scan_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = Fals
     flops = scan_flops(sharded, o) * (BACKWARD_FLOPS if backward else 1.0)
     traffic_s = scan_bytes(sharded, o, backward=backward) / (passes.share * chip.memory_bandwidth_bytes_per_s)
     traffic_s *= chip.devices
-    arithmetic_s = flops * dtype_s_per_flop(chip, sharded.plan.precision.compute)
+    arithmetic_s = flops * dtype_s_per_flop(chip, sharded.plan.precision.multiplied)
     return max(arithmetic_s, traffic_s) + passes.kernels * chip.launch_s
 
 

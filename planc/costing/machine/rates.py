@@ -20,12 +20,12 @@ def memory_bytes_per_s(chip: Chip) -> float:
 
 def rated_dtype(chip: Chip, dtype: str) -> str:
     """Return the dtype at whose rate `chip` runs `dtype`: `dtype` itself, or the next wider dtype that it supports. A
-    chip without bf16 runs it as fp32.
+    chip without bf16 runs it as fp32, and one without tf32 too.
 
     >>> rated_dtype(h100, "bf16"), rated_dtype(h100, "float4")  # no float4 units
     ('bf16', 'float8')
     """
-    wider = {"float4": ("float8", "bf16", "fp16"), "bf16": ("fp32", "fp16")}
+    wider = {"float4": ("float8", "bf16", "fp16"), "bf16": ("fp32", "fp16"), "tf32": ("fp32", "bf16", "fp16")}
     order = (dtype, *wider.get(dtype, ("bf16", "fp16")), "fp32")
     return next(d for d in order if d in chip.flops_per_s)
 

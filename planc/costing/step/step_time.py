@@ -432,14 +432,14 @@ def step_of(plan: Plan, work: RankWork, makespan_s: float) -> Step:
     flops = model_flops_per_token(plan.model, plan.batch.sequence_tokens) * plan.batch.tokens
     chip = plan.cluster.chip
     per_device = flops / total / plan.mesh.devices
-    peak = peak_flops_per_s(chip, plan.precision.compute) / chip.devices
+    peak = peak_flops_per_s(chip, plan.precision.multiplied) / chip.devices
     return Step(
         time_s=total,
         tokens_per_s_per_device=plan.batch.tokens / total / plan.mesh.devices,
         tflops_per_device=per_device / 1e12,
         mfu=per_device / peak,
         peak_tflops=peak / 1e12,
-        peak_dtype=rated_dtype(chip, plan.precision.compute),
+        peak_dtype=rated_dtype(chip, plan.precision.multiplied),
         compute_s=work.compute_s,
         recompute_s=work.recompute_s,
         exposed_comm_s=work.exposed_s,

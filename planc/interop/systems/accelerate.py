@@ -17,7 +17,7 @@ from planc.interop.systems import deepspeed, trainer
 from planc.interop.systems.deepspeed import merged, model_words, nested
 from planc.interop.systems.trainer import BATCH
 from planc.interop.values import Values
-from planc.ir.plan import Noun, Period, Precision, Recompute
+from planc.ir.plan import Dtype, Noun, Period, Precision, Recompute
 
 VERSION = "1.15.0"
 SIZES = "parallelism_config.parallelism_config_"
@@ -162,21 +162,21 @@ def _wrapped(v: Values) -> None:
         raise v.wrong(f"{FSDP}auto_wrap_policy", "TRANSFORMER_BASED_WRAP, SIZE_BASED_WRAP or NO_WRAP")
 
 
+HALVES: dict[str, Dtype] = {"bf16": "bf16", "fp16": "fp16"}
+
+
 def precision(v: Values) -> Precision:
-    """Returns the dtypes of compute and gradient reduction. With bf16, FSDP reduces in bf16; DDP reduces in fp32, the
-    dtype of its parameters."""
+    """Returns the dtypes of compute and gradient reduction. FSDP reduces in the compute dtype; DDP in fp32, the dtype
+    of its parameters."""
     if _deep(v):
         return deepspeed.precision(v)
     mixed = v.text("mixed_precision", "", "no", "False", "bf16", "fp16", "fp8").lower()
-    if mixed == "fp16":
-        raise v.refused(
-            "planc computes in bf16 or fp32; bf16 has the same sizes: --set mixed_precision=bf16", "mixed_precision"
-        )
     if mixed == "fp8":
         raise v.refused("which layers are in fp8 is in the libraries' own code", "mixed_precision")
-    if mixed != "bf16":
-        return Precision(compute="bf16", reduce="fp32") if not mixed and v.flag("bf16") else Precision()
-    return Precision(compute="bf16", reduce="bf16" if kind(v) == "FSDP" else "fp32")
+    dtype: Dtype | None = HALVES.get(mixed)
+    if dtype is None:
+        return trainer.autocast(v) if not mixed else Precision(products=trainer.products(v))
+    return Precision(compute=dtype, reduce=dtype if kind(v) == "FSDP" else "fp32")
 
 
 def recompute(v: Values) -> Recompute:
@@ -265,7 +265,7 @@ def _is_mesh(s: TrainingSetup) -> bool:
 
 
 def _mixed(s: TrainingSetup) -> str:
-    return "bf16" if s.precision.compute == "bf16" else "no"
+    return "no" if s.precision.compute == "fp32" else s.precision.compute
 
 
 def _divided(s: TrainingSetup) -> int:

@@ -7,7 +7,7 @@ below; the mesh is pp > dp_replicate > dp_shard > cp > tp.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from planc.diag.quoting import python_comment, yaml_string
 from planc.interop.document import Document
@@ -18,7 +18,7 @@ from planc.interop.system import OMIT, System, Writer, unless
 from planc.interop.systems.deepspeed import nested
 from planc.interop.systems.torchtitan import CLASSES, LOOPED, SCHEDULES
 from planc.interop.values import Values
-from planc.ir.plan import Noun, Period, Precision, Recompute
+from planc.ir.plan import Dtype, Noun, Period, Precision, Recompute
 
 VERSION = "36044ad"
 """The commit of these names and defaults, of 22 August 2026."""
@@ -46,12 +46,14 @@ MODELS = {
 """Model names on the Hugging Face hub, and the catalog's."""
 NAMES = ("model.pretrained_model_name_or_path", "model.config.pretrained_model_name_or_path")
 LENGTHS = ("dataset.seq_length", "dataset.seq_len", "packed_sequence.packed_sequence_size")
-Dtype = Literal["bf16", "fp32"]
 DTYPES: dict[str, Dtype] = {
     "bf16": "bf16",
     "bfloat16": "bf16",
     "torch.bfloat16": "bf16",
     "auto": "bf16",
+    "float16": "fp16",
+    "fp16": "fp16",
+    "torch.float16": "fp16",
     "float32": "fp32",
     "fp32": "fp32",
     "torch.float32": "fp32",
@@ -188,7 +190,7 @@ def _precision(v: Values) -> Precision:
     compute = DTYPES.get(v.text("distributed.mp_policy.param_dtype"))
     reduce = DTYPES.get(v.text("distributed.mp_policy.reduce_dtype"))
     if compute is None or reduce is None:
-        raise v.wrong("distributed.mp_policy.param_dtype", "bfloat16 or float32")
+        raise v.wrong("distributed.mp_policy.param_dtype", "bfloat16, float16 or float32")
     return Precision(compute=compute, reduce=reduce)
 
 
@@ -196,9 +198,9 @@ def _stored(v: Values) -> tuple[tuple[Noun, str], ...]:
     """Returns the state that is not in fp32, with its dtype: all state has the dtype in which the model is loaded."""
     dtype = DTYPES.get(v.text("model.torch_dtype"))
     if dtype is None:
-        raise v.wrong("model.torch_dtype", "bf16 or float32")
+        raise v.wrong("model.torch_dtype", "bf16, float16 or float32")
     nouns: tuple[Noun, ...] = ("params", "grads", "optimizer")
-    return tuple((noun, "bf16") for noun in nouns) if dtype == "bf16" else ()
+    return tuple((noun, dtype) for noun in nouns) if dtype != "fp32" else ()
 
 
 def _recompute(v: Values) -> Recompute:
@@ -303,9 +305,11 @@ def _written_layers(s: TrainingSetup) -> object:
     return OMIT if s.pp == 1 or s.graph is None or s.chunks == usual else -(-s.graph.layers // (s.pp * s.chunks))
 
 
+SPELLED = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
 WRITES: dict[str, Writer] = {
     NAMES[0]: _named,
-    "model.torch_dtype": lambda s: "bf16" if s.stored else "float32",
+    "model.torch_dtype": lambda s: dict(s.stored).get("params", "float32"),
     LENGTHS[0]: lambda s: s.sequence_tokens,
     "step_scheduler.global_batch_size": lambda s: s.sequences,
     "step_scheduler.local_batch_size": lambda s: s.sequences // s.data_parallel if s.pp > 1 else s.microbatch,
@@ -323,8 +327,8 @@ WRITES: dict[str, Writer] = {
     "distributed.moe.reshard_after_forward": lambda s: _written_gather(s) if s.ep > 1 else OMIT,
     "distributed.enable_async_tensor_parallel": lambda s: True if ("tp", "async_matmul") in s.overlaps else OMIT,
     "distributed.enable_compile": lambda s: True if "blocks" in s.compiled else OMIT,
-    "distributed.mp_policy.param_dtype": lambda s: "float32" if s.precision.compute == "fp32" else OMIT,
-    "distributed.mp_policy.reduce_dtype": lambda s: "bfloat16" if s.precision.reduce == "bf16" else OMIT,
+    "distributed.mp_policy.param_dtype": lambda s: unless("bfloat16", SPELLED[s.precision.compute]),
+    "distributed.mp_policy.reduce_dtype": lambda s: unless("float32", SPELLED[s.precision.reduce]),
     "distributed.offload_policy._target_": lambda s: (
         "torch.distributed.fsdp.CPUOffloadPolicy" if set(s.offloaded) >= {"params", "optimizer"} else OMIT
     ),

@@ -17,7 +17,7 @@ from planc.interop.system import OMIT, System, when
 from planc.interop.systems import trainer
 from planc.interop.systems.trainer import BATCH
 from planc.interop.values import AUTO, Values
-from planc.ir.plan import Noun, Precision
+from planc.ir.plan import Dtype, Noun, Precision
 
 VERSION = "0.19.8"
 ZERO = "zero_optimization"
@@ -130,14 +130,12 @@ def stage(v: Values) -> int:
     return value
 
 
-def precision_of(v: Values) -> str:
-    """Returns the compute dtype, bf16 or fp32. For "auto", Accelerate's or the Trainer's setting holds."""
-    if _enabled(v, "fp16"):
-        raise v.refused(
-            "planc computes in bf16 or fp32; bf16 has the same sizes: --set fp16.enabled=false --set bf16.enabled=true",
-            "fp16.enabled",
-        )
-    return "bf16" if _enabled(v, "bf16") else "fp32"
+def precision_of(v: Values) -> Dtype:
+    """Returns the compute dtype. For "auto", Accelerate's or the Trainer's setting holds."""
+    half, brain = _enabled(v, "fp16"), _enabled(v, "bf16")
+    if half and brain:
+        raise v.apart("DeepSpeed asserts that one of fp16 and bf16 is enabled", "fp16.enabled", "bf16.enabled")
+    return "fp16" if half else "bf16" if brain else "fp32"
 
 
 def _enabled(v: Values, dtype: str) -> bool:
@@ -155,19 +153,18 @@ def _enabled(v: Values, dtype: str) -> bool:
 
 def precision(v: Values) -> Precision:
     """Returns the dtypes of compute and gradient reduction. By default, gradients are reduced in the compute dtype."""
-    compute, reduce = precision_of(v), v.text("communication_data_type", "", "fp32", "bf16", "bfp16", "fp16", AUTO)
-    if reduce == "fp16":
-        raise v.refused("planc reduces in bf16 or fp32", "communication_data_type")
+    compute, said = precision_of(v), v.text("communication_data_type", "", "fp32", "bf16", "bfp16", "fp16", AUTO)
     if compute == "fp32":
-        return Precision()
-    return Precision(compute="bf16", reduce="fp32" if reduce == "fp32" else "bf16")
+        return Precision(products=trainer.products(v))
+    reduces: dict[str, Dtype] = {"fp32": "fp32", "bf16": "bf16", "bfp16": "bf16", "fp16": "fp16"}
+    return Precision(compute=compute, reduce=reduces.get(said, compute))
 
 
 def stored(v: Values) -> tuple[tuple[Noun, str], ...]:
-    """Returns the state that is not in fp32, with its dtype. With bf16, gradients accumulate in bf16 unless
+    """Returns the state that is not in fp32, with its dtype. Gradients accumulate in the compute dtype unless
     `grad_accum_dtype` is fp32; master weights and Adam's moments are fp32 unless the file sets bf16."""
-    whole = v.text("data_types.grad_accum_dtype", "", "fp32", "bf16", "fp16")
-    if precision_of(v) == "fp32":
+    whole, compute = v.text("data_types.grad_accum_dtype", "", "fp32", "bf16", "fp16"), precision_of(v)
+    if compute == "fp32":
         return ()
     masters, moments = v.flag("bf16.bf16_master_weights_and_grads"), v.flag("bf16.bf16_optimizer_states")
     if moments and not masters:
@@ -175,7 +172,7 @@ def stored(v: Values) -> tuple[tuple[Noun, str], ...]:
     if masters and stage(v) == 0:
         raise v.apart("bf16_master_weights_and_grads needs ZeRO 1, 2 or 3", "bf16.bf16_master_weights_and_grads")
     found: list[tuple[Noun, str]] = [("params", "bf16")] if masters else []
-    found += [("grads", "bf16")] if masters or whole != "fp32" else []
+    found += [("grads", "bf16" if masters else whole or compute)] if masters or whole != "fp32" else []
     found += [("optimizer", "bf16")] if moments else []
     return tuple(found)
 
@@ -292,9 +289,10 @@ WRITES = {
     "bf16.enabled": lambda s: s.precision.compute == "bf16",
     "bf16.bf16_master_weights_and_grads": lambda s: when(("params", "bf16") in s.stored),
     "bf16.bf16_optimizer_states": lambda s: when(("optimizer", "bf16") in s.stored),
-    "communication_data_type": lambda s: when(s.precision.compute == "bf16" and s.precision.reduce == "fp32", "fp32"),
+    "fp16.enabled": lambda s: when(s.precision.compute == "fp16"),
+    "communication_data_type": lambda s: when(s.precision.reduce != s.precision.compute, s.precision.reduce),
     "data_types.grad_accum_dtype": lambda s: when(
-        s.precision.compute == "bf16" and ("grads", "bf16") not in s.stored, "fp32"
+        s.precision.compute != "fp32" and "grads" not in dict(s.stored), "fp32"
     ),
     "tensor_parallel.autotp_size": lambda s: when(s.tp > 1, s.tp),
     "tensor_parallel.vocab_parallel_lm_head": lambda s: when(s.tp > 1 and s.vocab_over_tp),

@@ -15,7 +15,7 @@ from planc.interop.systems import trainer
 from planc.interop.systems.deepspeed import merged, model_words
 from planc.interop.systems.trainer import BATCH
 from planc.interop.values import AUTO, Values
-from planc.ir.plan import Noun, Period, Precision
+from planc.ir.plan import Dtype, Noun, Period, Precision
 
 PLANS: dict[str, dict[str, str]] = package_table("planc.interop.systems", "tp_plans.toml")
 OWN_NAMES = ("tp_size", "tp_plan", "fsdp_size", "dp_replicate_size", "pp_size", "ep_size", "enable_expert_parallel")
@@ -184,27 +184,26 @@ def gather(v: Values) -> Period | None:
     return "microbatch" if "keep_full_weight" in styles else "pass"
 
 
-def _is_narrow(v: Values) -> bool:
-    """True if the weights are loaded and stored in bf16."""
-    dtype = v.text("dtype")
-    if dtype in ("float16", "torch.float16"):
-        raise v.refused("planc computes in bf16 or fp32; bf16 has the same sizes: --set dtype=bfloat16", "dtype")
-    return dtype in ("bfloat16", "torch.bfloat16")
+LOADED: dict[str, Dtype] = {"bfloat16": "bf16", "float16": "fp16"}
+
+
+def _loaded(v: Values) -> Dtype:
+    """Returns the dtype in which the weights are loaded and stored."""
+    return LOADED.get(v.text("dtype").removeprefix("torch."), "fp32")
 
 
 def precision(v: Values) -> Precision:
     """Returns the dtypes of compute and gradient reduction, by FSDP, the loaded weights or the Trainer."""
     if shard(v) > 1 and v.flag("fsdp_mixed_precision"):
         return Precision(compute="bf16", reduce="fp32")
-    if _is_narrow(v):
-        return Precision(compute="bf16", reduce="bf16")
-    return Precision(compute="bf16", reduce="fp32") if v.flag("bf16") else Precision()
+    loaded = _loaded(v)
+    return trainer.autocast(v) if loaded == "fp32" else Precision(compute=loaded, reduce=loaded)
 
 
 def stored(v: Values) -> tuple[tuple[Noun, str], ...]:
     """Returns the state that is not in fp32, with its dtype: all state has the dtype of the loaded weights."""
     nouns: tuple[Noun, ...] = ("params", "grads", "optimizer")
-    return tuple((noun, "bf16") for noun in nouns) if _is_narrow(v) else ()
+    return tuple((noun, dtype) for noun in nouns) if (dtype := _loaded(v)) != "fp32" else ()
 
 
 def offloaded(v: Values) -> tuple[str, ...]:

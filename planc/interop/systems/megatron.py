@@ -24,7 +24,7 @@ from planc.interop.shape import model_words
 from planc.interop.system import OMIT, System, unless, when
 from planc.interop.systems.megatron_asserts import check_asserts
 from planc.interop.values import Values
-from planc.ir.plan import Copies, Noun, Period, Precision, Recompute, Route
+from planc.ir.plan import Copies, Dtype, Noun, Period, Precision, Recompute, Route
 
 SCHEDULE = "1f1b"
 VERSION = "d98e8a6"
@@ -316,25 +316,36 @@ def _route(v: Values) -> Route:
 
 def mixed_precision(v: Values) -> Precision:
     """Returns the dtypes of compute and of the gradient reduction."""
-    if v.flag("fp16"):
-        instead = "bf16 has the same sizes: --set fp16=false --set bf16=true"
-        raise v.refused("planc computes in bf16 or fp32", "fp16", instead=instead)
-    if not v.flag("bf16"):
-        return Precision()
-    return Precision(compute="bf16", reduce="bf16" if _narrow_grads(v) else "fp32")
+    compute = _compute(v)
+    return Precision(compute=compute, reduce=compute if _narrow_grads(v) else "fp32")
+
+
+def _compute(v: Values) -> Dtype:
+    if not v.flag("fp16"):
+        return "bf16" if v.flag("bf16") else "fp32"
+    if v.flag("bf16"):
+        raise v.apart("Megatron-LM asserts that one of fp16 and bf16 is set", "fp16", "bf16")
+    return "fp16"
+
+
+WHOLE_GRADS = "accumulate_allreduce_grads_in_fp32"
+"""The flag of Megatron-LM for gradients in fp32, which bf16 turns on and fp16 does not."""
 
 
 def _narrow_grads(v: Values) -> bool:
-    """True if gradients are stored and reduced in bf16."""
-    if not v.flag("bf16"):
+    """True if gradients are stored and reduced in the compute dtype, not in fp32."""
+    v.is_given(WHOLE_GRADS)
+    if _compute(v) == "fp32":
         return False
+    if _compute(v) == "fp16" and v.system.known(WHOLE_GRADS):
+        return not v.flag(WHOLE_GRADS)
     return v.flag("grad_reduce_in_bf16") or (
         v.flag("use_precision_aware_optimizer") and v.text("main_grads_dtype", "fp32", "bf16") == "bf16"
     )
 
 
 def _stored(v: Values) -> tuple[tuple[Noun, str], ...]:
-    found: list[tuple[Noun, str]] = [("grads", "bf16")] if _narrow_grads(v) else []
+    found: list[tuple[Noun, str]] = [("grads", _compute(v))] if _narrow_grads(v) else []
     if not v.flag("use_precision_aware_optimizer"):
         return tuple(found)
     if v.text("main_params_dtype", "fp32", "fp16") != "fp32":
@@ -607,6 +618,8 @@ WRITES = {
     "tp_comm_overlap": lambda s: when(("tp", "async_matmul") in s.overlaps),
     "overlap_moe_expert_parallel_comm": lambda s: when(("ep", "dual_batch") in s.overlaps),
     "bf16": lambda s: when(s.precision.compute == "bf16"),
+    "fp16": lambda s: when(s.precision.compute == "fp16"),
+    WHOLE_GRADS: lambda s: when(s.precision.compute == "fp16" and s.precision.reduce == "fp32"),
     "use_precision_aware_optimizer": lambda s: when(("optimizer", "bf16") in s.stored),
     "exp_avg_dtype": lambda s: when(("optimizer", "bf16") in s.stored, "bf16"),
     "exp_avg_sq_dtype": lambda s: when(("optimizer", "bf16") in s.stored, "bf16"),
@@ -712,7 +725,7 @@ CANNOT = {
     "overlap": "only data parallelism, whole, and tensor parallelism with sequence parallelism",
     "store": "state divided over data-parallel ranks as ZeRO 1, 2 or 3 does",
     "shard": "heads, feed-forward and vocabulary over tensor parallelism together",
-    "compute": "bf16, with gradients in fp32 or kept in bf16 too, or fp32",
+    "compute": "bf16 or fp16, with gradients in fp32 or kept in it too, or fp32",
     "route": "dropless, or a capacity by expert",
     "model": "its model is one of a GPT, of Llama's family or of DeepSeek's, by sizes",
 }

@@ -3,11 +3,13 @@ a DistributedConfig. Names and defaults are those of `TrainingArguments` of tran
 
 from __future__ import annotations
 
+from typing import Literal
+
 from planc.interop.document import Document
 from planc.interop.fields import field_tables
 from planc.interop.setup import TrainingSetup
 from planc.interop.values import AUTO, Values
-from planc.ir.plan import Recompute
+from planc.ir.plan import Precision, Recompute
 
 VERSION = "5.23.0"
 BATCH = "per_device_train_batch_size"
@@ -52,6 +54,24 @@ def accumulation(v: Values) -> int:
 def sequence_tokens(v: Values) -> int:
     """Returns the tokens per sequence. Only the training script knows them, so the user gives them with `--set`."""
     return v.needed("sequence_length")
+
+
+def half(v: Values) -> Literal["bf16", "fp16", ""]:
+    """Returns the dtype that autocast computes in; "" without it."""
+    if v.flag("fp16") and v.flag("bf16"):
+        raise v.apart("at most one of fp16 and bf16 can be true", "fp16", "bf16")
+    return "fp16" if v.flag("fp16") else "bf16" if v.flag("bf16") else ""
+
+
+def products(v: Values) -> Literal["tf32", ""]:
+    """Returns the dtype that matmuls of fp32 tensors are rounded to; "" if they keep all bits, torch's default."""
+    return "tf32" if v.system.known("tf32") and v.flag("tf32") else ""
+
+
+def autocast(v: Values) -> Precision:
+    """Returns the dtypes of compute and gradient reduction with fp32 parameters, whose gradients are fp32."""
+    dtype = half(v)
+    return Precision(compute=dtype, reduce="fp32") if dtype else Precision(products=products(v))
 
 
 def optimizer(v: Values) -> str:

@@ -65,7 +65,7 @@ def roofline(subject: PageSubject) -> Roofline:
     """Return the ops of the slowest stage of `subject`, by their time, longest first, and closed-form bounds on the
     plan's communication."""
     sharded, plan = subject.costed.sharded, subject.costed.sharded.plan
-    chip, dtype = plan.cluster.chip, plan.precision.compute
+    chip, dtype = plan.cluster.chip, plan.precision.multiplied
     points: list[OpPoint] = []
     for section, copies in sections_on(plan, subject.exposed_stage).items():
         for o in sharded.ops.get(section, ()):
@@ -100,7 +100,7 @@ def roofline(subject: PageSubject) -> Roofline:
 def _peak(plan: Plan, chip: Chip, dtype: str) -> float:
     """Return the data-sheet FLOP/s of one device in the fastest dtype that the plan computes with."""
     dtypes = [dtype, *(q.dtype for q in plan.quantize)]
-    return max(peak_flops_per_s(chip, d) for d in dtypes if d in chip.flops_per_s)
+    return max(peak_flops_per_s(chip, d) for d in dtypes)
 
 
 def _message(points: list[OpPoint], ridge: float, chip: str) -> str:

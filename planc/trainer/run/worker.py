@@ -329,7 +329,7 @@ def _facts(plan: Plan, devices: int) -> Facts:
     from planc.costing.machine.rates import peak_flops_per_s
 
     chip, tokens = plan.cluster.chip, plan.batch.tokens
-    peak = peak_flops_per_s(chip, plan.precision.compute) / chip.devices * devices
+    peak = peak_flops_per_s(chip, plan.precision.multiplied) / chip.devices * devices
     return Facts(tokens, model_flops_per_token(plan.model, plan.batch.sequence_tokens) * tokens, peak)
 
 

@@ -78,7 +78,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="losses in another precision pass for comparable",
         file="planc/compare/same_training.py",
-        text='yield from _reason("compute dtype", (one.precision.compute, other.precision.compute), causes)',
+        text='yield from _reason("compute dtype", (one.precision.multiplied, other.precision.multiplied), causes)',
         planted="yield from ()",
         test="tests/compare/test_diff.py::test_what_parts_the_losses",
     ),

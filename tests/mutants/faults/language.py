@@ -20,9 +20,16 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="the peak of MFU is that of the dtype of reductions",
         file="planc/costing/step/step_time.py",
-        text="peak_dtype=rated_dtype(chip, plan.precision.compute),",
+        text="peak_dtype=rated_dtype(chip, plan.precision.multiplied),",
         planted="peak_dtype=rated_dtype(chip, plan.precision.reduce),",
         test="tests/random_plans/test_random_plans.py::test_plans_break_no_promise",
+    ),
+    Fault(
+        name="matmuls in TF32 take the seconds of fp32",
+        file="planc/costing/compute/quantize.py",
+        text="wide = dtype_s_per_flop(chip, plan.precision.multiplied, library)",
+        planted="wide = dtype_s_per_flop(chip, plan.precision.compute, library)",
+        test="tests/checks/test_dtypes.py::test_fp16_is_as_bf16_and_tf32_as_fp32_with_faster_matmuls",
     ),
     Fault(
         name="MFU is printed without its peak",
