@@ -59,8 +59,8 @@ def _common(draft: Draft) -> None:
         narrow = not draft.experts and dice.chance(0.07)
         draft.say("compute bf16 reduce fp32" if narrow else dice.choice(("compute fp32", "compute fp32 reduce fp32")))
     else:
-        usual = ("compute bf16 reduce fp32",) * 4
-        usual = (*usual, "compute bf16", "compute fp32", "compute fp32", "compute bf16 reduce bf16")
+        others = ("compute bf16", "compute fp32", "compute fp32", "compute bf16 reduce bf16")
+        usual = (*(["compute bf16 reduce fp32"] * 4), *others)
         seldom = ("compute fp16 reduce fp32", "compute fp16", "compute tf32")
         draft.say(dice.choice(seldom if dice.chance(0.06) else usual))
     if draft.nouns and "params" in draft.nouns:
