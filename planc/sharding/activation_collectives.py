@@ -12,7 +12,7 @@ from planc.ir.cache import cached_on
 from planc.ir.collective import Phase
 from planc.ir.model import ROUTED, Section
 from planc.ir.plan import Plan
-from planc.ir.sharding import Layout, Move, OpSharding, RedistributionStep, Sharded
+from planc.ir.sharding import Layout, Move, OpSharding, RedistributionStep, Sharded, StepKind
 from planc.sharding.calls import Call, axis_cause
 from planc.sharding.dispatch import copies_share
 from planc.sharding.local import local_elements
@@ -158,11 +158,11 @@ def _reversed(move: Move) -> Move:
 
 def _calls(sharded: Sharded, steps: tuple[RedistributionStep, ...], move: Move, phase: Phase) -> Iterator[Call]:
     """Yield one collective per step of a redistribution, with the elements of the larger of its local input and output.
-    A slice needs no collective."""
+    A slice needs no collective; programs slice before an all-to-all, which then sends less."""
     plan, tensor = sharded.plan, sharded.model.tensor[move.tensor]
     dtype = plan.precision.compute if tensor.dtype == "compute" else "fp32"
     layout = dict(move.before)
-    for step in steps:
+    for step in sorted(steps, key=lambda step: _SIZED.index(step.kind)):
         before = local_elements(plan, tensor.dims, layout)
         _apply(layout, step)
         after = local_elements(plan, tensor.dims, layout)
@@ -178,6 +178,9 @@ def _calls(sharded: Sharded, steps: tuple[RedistributionStep, ...], move: Move, 
             elements=max(before, after) * _copies(plan, tensor.region, step),
             cause=move.cause,
         )
+
+
+_SIZED: tuple[StepKind, ...] = ("reduce_scatter", "all_reduce", "slice", "all_to_all", "all_gather")
 
 
 def _copies(plan: Plan, region: str, step: RedistributionStep) -> float:

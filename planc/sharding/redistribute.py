@@ -10,7 +10,7 @@ from planc.ir.sharding import Layout, RedistributionStep, StepKind
 
 ORDER: tuple[StepKind, ...] = ("reduce_scatter", "all_reduce", "all_to_all", "all_gather", "slice")
 """Steps that reduce a tensor's size come before those that keep it, and gathers last, to minimize transferred bytes;
-emitted programs use the same order."""
+emitted programs use the same order, but slice before an all-to-all."""
 
 
 def where(layout: Layout, axis: str) -> str:

@@ -63,6 +63,14 @@ def test_heads_are_exchanged_for_tokens(tmp_path: Path) -> None:
     assert set(queries) == {32768 / RANKS * 32 * 128 * 2}
 
 
+def test_heads_are_sliced_before_they_are_exchanged(tmp_path: Path) -> None:
+    """Where only attention has its heads over the tensor axis too: as many bytes go there as come back."""
+    text = TEXT.replace("cp 4", "cp 2 > tp 2") + "shard heads over tp, cp in attention\n"
+    rows = [r for r in activations(tmp_path, text) if r.op == "all_to_all"]
+    queries = {r.phase: r.buffer_bytes for r in rows if r.tensor == "attention.q"}
+    assert queries == dict.fromkeys(("forward", "backward"), 32768 / 2 * 32 / 2 * 128 * 2)
+
+
 @pytest.mark.parametrize(("sentence", "factor"), [("", 7 / 4), ("attention.core as ring(balance = none)\n", 7 / 4)])
 def test_rows_in_order_leave_the_last_rank_the_most_work(tmp_path: Path, sentence: str, factor: float) -> None:
     """Four ranks: the last sees 7/8 of the keys, the mean is 1/2."""

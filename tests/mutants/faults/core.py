@@ -526,6 +526,13 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/sharding/test_context.py::test_keys_and_values_are_gathered",
     ),
     Fault(
+        name="heads are exchanged before they are sliced",
+        file="planc/sharding/activation_collectives.py",
+        text='("reduce_scatter", "all_reduce", "slice", "all_to_all", "all_gather")',
+        planted='("reduce_scatter", "all_reduce", "all_to_all", "all_gather", "slice")',
+        test="tests/sharding/test_context.py::test_heads_are_sliced_before_they_are_exchanged",
+    ),
+    Fault(
         name="a ring's gradients do not come home",
         file="planc/sharding/activation_collectives.py",
         text='yield replace(call, tensor=f"{name} gradient", times=members)',
