@@ -64,12 +64,15 @@ def _of_rows(row: Collective) -> bool:
 
 
 def _times(roles: AxisRoles, row: Collective, counted: list[Any]) -> float:
-    """The rows of all calls over those of as many even ones: exchanged, or padded to the longest and gathered."""
+    """The rows of all calls over those of as many even ones: exchanged, received and summed, or padded to the longest
+    and gathered."""
     experts, even = roles.experts, rows_sent(roles)
     both = experts.exchange and experts.gathers
     exchanged = counted[::2] if both else counted
     if row.op == "all_to_all":
         rows = [max(sum(map(sum, way)) for way in ways) for ways in exchanged]
+    elif experts.exchange and not experts.gathers:
+        rows = [sum(map(sum, received)) for received, _ in counted]
     else:
         rows = [max(sum(map(sum, held)) for held in shared) for shared in (counted[1::2] if both else counted)]
     return sum(rows) / (len(rows) * even)

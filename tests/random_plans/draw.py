@@ -39,6 +39,7 @@ def draw(seed: int, *, small: bool = False) -> Drawn:
     options.draw(draft)
     if not small and dice.chance(0.1):
         dice.shuffle(draft.sentences)
+    layouts.draw_corners(draft)
     name = f"random_{seed}"
     return Drawn(name, tuple(draft.sentences), draft.files)
 

@@ -334,6 +334,25 @@ def draw_experts(draft: Draft) -> None:
         _view(draft, covered)
 
 
+def draw_corners(draft: Draft) -> None:
+    """What hardly any plan would say: the sequence over the tensor axis beside heads for it, the width of experts that
+    an axis of the batch divides, and divided widths stored apart. Drawn last, no other choice depends on it."""
+    dice, tp, said = draft.dice, draft.axis("tp"), " ".join(draft.sentences)
+    if tp is None or not dice.chance(0.4):
+        return
+    whole = draft.sequence_tokens % (tp.size * draft.size("cp")) == 0
+    if draft.ulysses and "heads" in draft.divided and whole:
+        draft.say(f"shard sequence over {tp.name} in residual")
+    if not draft.experts or draft.model.sizes["expert_ffn"] % tp.size:
+        return
+    data = [a for a in draft.data if a.role != "ep"]
+    wide = f"use etp over {tp.name}" in said or f"shard expert_ffn over {tp.name}" in said
+    if any(f"use ep over {a.name}" in said for a in data) and not wide:
+        draft.say(f"use etp over {tp.name}")
+    elif wide and draft.nouns and data and f"for {EXPERTS}" not in said:
+        draft.say(f"store {', '.join(draft.nouns)} over {data[-1].name} for {EXPERTS}")
+
+
 def _covered(draft: Draft, *, shared: bool) -> list[Axis]:
     """Neighbours in the mesh whose ranks have tokens of their own, one axis or more; none where there are none.
     `shared`: those of the tensor axis have."""

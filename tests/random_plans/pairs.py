@@ -1,8 +1,7 @@
 """Features of layouts that were trained together: each pair of them, counted over the lines of a campaign.
 
-Pairs that cannot stand together are not listed by hand. Two features contradict each other where many plans would be
-drawn with both, and none is; a stack refuses them together where most of its refusals of such plans, or of all with one
-of the two, share a reason.
+A pair that was not trained contradicts itself by what its features mean (`APART`), is refused by a rule that a plan in
+`refused/` meets (`RULES`), or is empty. Plans of pairs that hardly any seed has lie in `corpus/pairs/`.
 """
 
 from __future__ import annotations
@@ -12,12 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain, combinations
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from planc.ir.model import EXPERTS
 from planc.ir.plan import Plan
+from planc.ir.target import Target
 from planc.language.build import build_file
 from tests.random_plans.draw import draw
 from tests.random_plans.promises import write
@@ -111,7 +111,7 @@ FEATURES: dict[str, Has] = {
     "microbatches": lambda p: p.microbatches > 1,
     "blocks replayed": _replays,
     "ops replayed": lambda p: p.recompute.ops and not _replays(p),
-    "a head tied to the embedding": lambda p: "tied" in p.model.name,
+    "a head tied to the embedding": lambda p: p.model.tied,
 }
 """Features of a plan by name. Axes of one rank divide nothing, and count for the one feature that is theirs."""
 
@@ -139,10 +139,37 @@ def drawn(seeds: range) -> tuple[Counter[str], Counter[Pair], int]:
     return single, both, plans
 
 
-MOST = 0.75
-"""Share of the refusals that have a reason in common."""
-EXPECTED = 12
-"""Plans in which two features would meet by chance: if so many meet in none, they contradict each other."""
+APART: tuple[tuple[str, ...], ...] = (
+    ("ring", "keys gathered", "heads for sequence"),
+    ("one stage a rank", "stages in a loop", "stages in a V"),
+    ("state over batch", "state over context", "state over batch and context", "state whole"),
+    ("optimizer state alone divided", "state whole"),
+    ("optimizer state alone divided", "params divided"),
+    ("state over part of the batch axes", "state whole"),
+    ("blocks replayed", "ops replayed"),
+)
+"""Features that no plan has two of, by what they mean."""
+V, WHOLE = "stages in a V", "state whole"
+RULES: dict[Target, dict[str, tuple[str, ...]]] = {
+    "cuda": {
+        "blocks_replayed_in_a_v": (V, "blocks replayed"),
+        "experts_alone_stored": (WHOLE, "experts stored apart"),
+        "params_alone_stored": (WHOLE, "params divided"),
+        "gradients_alone_stored": (WHOLE, "axes of state said inside out"),
+        "tensor_axes_around_the_context": ("tensor outside context", "context outside tensor"),
+    },
+    "xla": {
+        "stages_in_a_v": (V,),
+        "experts_alone_stored": (WHOLE, "experts stored apart"),
+        "heads_in_order": ("heads for sequence", "sequences in order"),
+    },
+}
+"""Features that a stack refuses together, by the plan of `refused/` that it refuses for them alone."""
+
+
+def code_of(stack: Target, pair: Pair) -> str:
+    """The code with which a stack refuses every plan of a pair; empty if it does not."""
+    return "E0901" if any({*together} <= {*pair} for together in RULES[stack].values()) else ""
 
 
 @dataclass(frozen=True)
@@ -150,43 +177,32 @@ class Table:
     """Every pair of features, by what became of it."""
 
     trained: Counter[Pair]
-    refused: dict[Pair, list[str]]
-    contrary: list[Pair]
+    refused: dict[Pair, str]
+    apart: list[Pair]
     empty: list[Pair]
 
     def __str__(self) -> str:
         least = Counter(self.trained.values())
         few = ", ".join(f"{least[n]} {n} times" for n in range(1, 4))
+        codes = ", ".join(f"{code} {n}" for code, n in sorted(Counter(self.refused.values()).items()))
         return (
-            f"{len(self.trained)} pairs trained ({few}), {len(self.refused)} refused together, {len(self.contrary)} "
-            f"contrary, {len(self.empty)} empty" + "".join(f"\n  empty: {a} + {b}" for a, b in self.empty)
+            f"{len(self.trained)} pairs trained ({few}), {len(self.refused)} refused together ({codes}), "
+            f"{len(self.apart)} apart by meaning, {len(self.empty)} empty"
+            + "".join(f"\n  empty: {a} + {b}" for a, b in self.empty)
         )
 
 
-def table(lines: Iterable[Line], seeds: range) -> Table:
-    """The table of a stack's `lines`, beside the plans that `seeds` draw."""
-    told = [line for line in lines if "features" in line]
-    single, both, plans = drawn(seeds)
-    trained = Counter(p for line in told if line["outcome"] != "refused" for p in combinations(line["features"], 2))
-    found = Table(trained, {}, [], [])
-
-    def shared(*together: str) -> list[str]:
-        """Reasons, without their sentences, for most refusals of plans with these features: the rest may have been
-        refused for something else before it was looked for."""
-        reasons = [
-            {c.rpartition("`: ")[2] for c in line["codes"]} for line in told if {*together} <= {*line["features"]}
-        ]
-        counts = Counter(chain.from_iterable(reasons))
-        return sorted(reason for reason, count in counts.items() if count >= MOST * len(reasons))
-
-    alone = {f: () if any(f in pair for pair in trained) else shared(f) for f in FEATURES}
+def table(lines: Iterable[Line], stack: Target) -> Table:
+    """The table of a stack's `lines`."""
+    told = [line for line in lines if "features" in line and line["outcome"] != "refused"]
+    found = Table(Counter(p for line in told for p in combinations(line["features"], 2)), {}, [], [])
     for pair in combinations(FEATURES, 2):
-        if trained[pair]:
+        if found.trained[pair]:
             continue
-        if reasons := {*shared(*pair), *alone[pair[0]], *alone[pair[1]]}:
-            found.refused[pair] = sorted(reasons)
-        elif not both[pair] and single[pair[0]] * single[pair[1]] / plans >= EXPECTED:
-            found.contrary.append(pair)
+        if code := code_of(stack, pair):
+            found.refused[pair] = code
+        elif any({*pair} <= {*group} for group in APART):
+            found.apart.append(pair)
         else:
             found.empty.append(pair)
     return found

@@ -182,7 +182,7 @@ def main() -> int:
     parser.add_argument("--stack", choices=TARGETS, help="with --train or --first-step: on this stack alone")
     parser.add_argument("--first", type=int, default=0, help="the first seed, after those that results.toml counts")
     parser.add_argument(
-        "--pairs", type=int, metavar="N", help="tell which pairs of features were trained, N plans drawn"
+        "--pairs", action="store_true", help="tell which pairs of features were trained, by results.toml and the state"
     )
     parser.add_argument("--record", metavar="DATE", help="append the state's counts to results.toml, and stop")
     parser.add_argument("--show", type=int, help="print the plan of this seed, and its line")
@@ -193,12 +193,13 @@ def main() -> int:
     if options.record:
         state.record(options.state, RESULTS, options.record)
         return 0
-    if options.pairs is not None:
+    if options.pairs:
         from tests.random_plans.pairs import table
+        from tests.random_plans.train import STACKS, recorded
 
-        for part in dict.fromkeys(line["part"] for line in state.lines(options.state) if "features" in line):
-            rows = [line for line in state.lines(options.state) if line["part"] == part]
-            print(f"{part}: {table(rows, range(options.pairs))}")
+        for stack in STACKS:
+            rows = [line for line in state.lines(options.state) if line["part"] == f"trained on {stack}"]
+            print(f"{stack}: {table([*recorded(RESULTS, stack), *rows], stack)}")
         return 0
     if options.show is not None:
         drawn = drawn_of(options.show)

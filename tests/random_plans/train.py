@@ -8,8 +8,10 @@ import re
 import sys
 import tempfile
 import time
+import tomllib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date
 from itertools import combinations
 from math import prod
 from pathlib import Path
@@ -43,8 +45,11 @@ OTHERS = 4
 """One in so many of the plans whose pairs of features were all trained before is trained too."""
 ENOUGH = 6
 """Refusals of a pair's plans after which it is no reason to look at further ones."""
-DEVICES = (2, 3, 4, 6, 8)
+DEVICES = (2, 3, 4, 6, 8, 16)
 """Devices that a launch may have."""
+PAIRS = sorted(Path(__file__).parent.glob("corpus/pairs/*.plan"))
+"""Plans of pairs of features that hardly any seed has, which a test trains."""
+SINCE = date(2026, 11, 28)
 
 
 class Wanted:
@@ -93,6 +98,19 @@ def refusals(path: Path, stack: Target) -> list[str]:
     if not reasons and not (answer and answer.lowers and report.step is not None):
         reasons.append("not lowered")
     return reasons
+
+
+def recorded(results: Path, stack: Target) -> Iterator[Line]:
+    """Lines of the plans that the results count as trained since seeds draw what they do today, and of `corpus/pairs`:
+    those that the stack still lowers."""
+    runs = [r for r in tomllib.loads(results.read_text())["run"] if r["part"] == f"trained on {stack}"]
+    seeds = {seed for run in runs if run["date"] >= SINCE for seed in state.seeds_of(run["seeds"])}
+    with tempfile.TemporaryDirectory() as folder:
+        drawn = (write(draw(seed, small=True), Path(folder) / str(seed)) for seed in sorted(seeds))
+        for file in (*PAIRS, *drawn):
+            plan = build_file(file, target=stack).plan
+            outcome = "refused" if refusals(file, stack) else "equal"
+            yield {"outcome": outcome, "features": features(plan) if plan else []}
 
 
 def ranks_of(text: str) -> int:

@@ -29,6 +29,7 @@ from planc.language.build import build_file
 from planc.lowering import lower_plan
 from tests.plans import propagated
 from tests.random_plans.forks import Row, forked
+from tests.random_plans.train import DEVICES
 from tests.seeded import EPS
 from tests.xla_flags import QUICKLY_COMPILED
 
@@ -144,7 +145,7 @@ def load(stack: str) -> None:
         from planc.backends.xla.runtime.start_up import prepare_environment
 
         os.environ["XLA_FLAGS"] = QUICKLY_COMPILED
-        prepare_environment(8)
+        prepare_environment(max(DEVICES))
     for name in IMPORTED[stack]:
         importlib.import_module(name)
     gc.collect()
