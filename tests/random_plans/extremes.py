@@ -35,7 +35,7 @@ VIEWS: dict[str, tuple[str, ...]] = {
     ),
 }
 """Commands that take a plan, and how each is asked."""
-NO_PLAN = ("import", "train", "weights", "calibrate", "crosscheck", "lsp", "completion", "bench", "explain")
+NO_PLAN = ("import", "init", "train", "weights", "calibrate", "crosscheck", "lsp", "completion", "bench", "explain")
 """Commands that take none."""
 SLOW = ("audit", "embed")
 """Commands that run the program, or write into another file: their own tests ask them."""

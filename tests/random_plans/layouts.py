@@ -335,8 +335,8 @@ def draw_experts(draft: Draft) -> None:
 
 
 def draw_corners(draft: Draft) -> None:
-    """What hardly any plan would say: the sequence over the tensor axis beside heads for it, the width of experts that
-    an axis of the batch divides, and divided widths stored apart. Drawn last, no other choice depends on it."""
+    """Sentences that hardly any plan would have: the sequence over the tensor axis beside heads for it, the width of
+    experts that an axis of the batch divides, and divided widths stored apart. Drawn last: no choice depends on it."""
     dice, tp, said = draft.dice, draft.axis("tp"), " ".join(draft.sentences)
     if tp is None or not dice.chance(0.4):
         return
