@@ -131,7 +131,8 @@ def _of_plan() -> Schema:
     made = TypeAdapter(Plan).json_schema()
     keys = {"format": {"const": PLAN}, **made["properties"]}
     about = "The compiled plan of a training preset, `[plan] compiled`."
-    required = [name for name in keys if name not in ("realise", "train", "price", "freeze", "lora")]  # where there are
+    optional = ("realise", "train", "price", "freeze", "lora", "chunked_loss")
+    required = [name for name in keys if name not in optional]
     return {**_headed(PLAN, about, made), "properties": keys, "required": required}
 
 

@@ -175,6 +175,7 @@ SETTINGS: dict[str, Callable[[Plan], str | None]] = {
     "offload": _sentences_of("offloads"),
     "overlap": _sentences_of("overlaps"),
     "compile": _sentences_of("compiles"),
+    "loss": _sentences_of("chunked_loss"),
     "framework": lambda plan: plan.framework if plan.realise else None,
     "train": _sentences_of("train"),
     "price": _sentences_of("price"),

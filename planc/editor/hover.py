@@ -207,6 +207,7 @@ FACTS: dict[str, Callable[[Report], str]] = {
     "quantize": _compute,
     "offload": _offload,
     "overlap": _exposed,
+    "loss": _offload,
     "recompute": _recompute,
     "train": _run,
     "price": _run,

@@ -52,6 +52,7 @@ def effective(plan: Plan) -> dict[str, Any]:
         "offload": {what for offload in plan.offloads for what in offload.what},
         "overlap": _overlaps(plan),
         "compile": {(c.what, c.method) for c in plan.compiles},
+        "loss": plan.loss_chunks,
         "override": [(o.glob, {d: _ranks(plan, axes) for d, axes in o.layout.items()}) for o in plan.overrides],
     }
 

@@ -150,6 +150,7 @@ def _cause(plan: Plan, verb: str) -> Cause:
         "offload": plan.offloads,
         "overlap": plan.overlaps,
         "compile": plan.compiles,
+        "loss": (plan.chunked_loss,),
         "realise": (plan.realise,),
         "override": plan.overrides,
     }

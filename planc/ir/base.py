@@ -44,6 +44,7 @@ LEFT_OUT = {
     "frozen": False,
     "freeze": None,
     "lora": None,
+    "chunked_loss": None,
 }
 """Fields that most plans do not use, with the value at which the JSON omits them."""
 

@@ -306,6 +306,15 @@ class Compile(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChunkedLoss(Value):
+    """`loss in N chunks`: head and cross entropy of a microbatch run on one part of its tokens after another, so that
+    only the logits of one part are in memory."""
+
+    chunks: Count
+    cause: Cause
+
+
+@dataclass(frozen=True, kw_only=True)
 class RealisedAs(Value):
     """`realise as FRAMEWORK`: whose policy decides what the plan leaves open (`planc.frameworks`)."""
 
@@ -400,6 +409,7 @@ class Plan(Value):
     offloads: tuple[Offload, ...] = ()
     overlaps: tuple[Overlap, ...] = ()
     compiles: tuple[Compile, ...] = ()
+    chunked_loss: ChunkedLoss | None = None
     realise: RealisedAs | None = None
     overrides: tuple[Override, ...] = ()
     train: Train | None = None
@@ -600,6 +610,11 @@ class Plan(Value):
             recompute=replace(self.recompute, ops=("blocks",)) if realise.whole_blocks else self.recompute,
             realise=None,
         )
+
+    @property
+    def loss_chunks(self) -> int:
+        """Number of parts of a microbatch's tokens for which head and loss run one after another."""
+        return self.chunked_loss.chunks if self.chunked_loss else 1
 
     def compiled(self, what: str) -> Compile | None:
         """Return the `compile` sentence for `what` (`blocks` or `loss`); None if there is none."""

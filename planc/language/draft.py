@@ -19,6 +19,7 @@ from planc.ir.mesh import Mesh
 from planc.ir.model import Model
 from planc.ir.plan import (
     Batch,
+    ChunkedLoss,
     Compile,
     Expect,
     ExpectNo,
@@ -135,6 +136,7 @@ class Draft:
     offloads: list[Offload] = field(default_factory=list)
     overlaps: list[Overlap] = field(default_factory=list)
     compiles: list[Compile] = field(default_factory=list)
+    chunked_loss: ChunkedLoss | None = None
     realise: RealisedAs | None = None
     overrides: list[Override] = field(default_factory=list)
     target: AnyTarget | None = None

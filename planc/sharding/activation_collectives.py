@@ -51,7 +51,7 @@ def forward(sharded: Sharded, section: Section, only: frozenset[str] | None = No
         if o.ring:
             yield from _ring(sharded, o, phase)
         if only is None and o.op.kind == "loss":
-            yield from _loss(sharded, o)
+            yield from _loss(sharded, o, section)
 
 
 def recompute(sharded: Sharded, section: Section) -> Iterator[Call]:
@@ -196,11 +196,13 @@ def _apply(layout: Layout, step: RedistributionStep) -> None:
         layout[target] = (*layout.get(target, ()), *step.axes)
 
 
-def _loss(sharded: Sharded, o: OpSharding) -> Iterator[Call]:
-    """Yield the all-reduces of cross entropy over a sharded vocab: of the maximum, the sum and the target's logit."""
+def _loss(sharded: Sharded, o: OpSharding, section: Section) -> Iterator[Call]:
+    """Yield the all-reduces of cross entropy over a sharded vocab: of the maximum, the sum and the target's logit, for
+    each chunk of the tokens."""
     axes = o.layout.get("vocab", ())
     if axes:
-        rows = local_elements(sharded.plan, ("batch", "sequence"), o.layout)
+        chunks = sharded.plan.loss_chunks if section == "last" else 1
+        rows = local_elements(sharded.plan, ("batch", "sequence"), o.layout) / chunks
         cause = sharded.plan.cause_of_shard("vocab", axes[0], o.op.region)
         yield Call(
             op="all_reduce",
@@ -210,6 +212,6 @@ def _loss(sharded: Sharded, o: OpSharding) -> Iterator[Call]:
             tensor="loss.rows",
             dtype="fp32",
             elements=rows,
-            times=3,
+            times=3 * chunks,
             cause=cause,
         )

@@ -8,7 +8,7 @@ from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import SLOTS
 from planc.ir.plan import Plan
-from planc.ir.sharding import Layout, ParamSharding
+from planc.ir.sharding import Layout, ParamSharding, Sharded
 
 
 def dim_length(plan: Plan, dim: str) -> int:
@@ -81,3 +81,14 @@ def stored_elements(plan: Plan, p: ParamSharding, axes: tuple[str, ...]) -> floa
     True
     """
     return param_elements(plan, p) / plan.mesh.size(*axes)
+
+
+def head_elements(sharded: Sharded) -> float:
+    """Return the number of elements of the head's weight on one device in the layout of use of `sharded`.
+
+    >>> head_elements(sharded) == 128256 / 8 * 8192  # vocab over tp 8
+    True
+    """
+    ops = sharded.ops["last"]
+    head = next(o.op for o in ops if o.op.output == ops[-1].op.inputs[0])
+    return sum(param_elements(sharded.plan, sharded.param[name]) for name in head.params)

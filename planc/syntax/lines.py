@@ -13,7 +13,7 @@ VERBS = (
     *("on", "import", "let", "model", "batch", "cluster", "mesh", "view"),
     *("shard", "replicate", "store", "gather", "split", "route", "attention.core", "optimizer"),
     *("freeze", "lora", "compute"),
-    *("recompute", "quantize", "offload", "overlap", "compile", "realise", "use", "override", "target"),
+    *("recompute", "quantize", "offload", "overlap", "compile", "loss", "realise", "use", "override", "target"),
     *("train", "price", "expect"),
     *("chip", "link", "node", "network", "torus", "graph", "fabric", "points", "wire", "measured"),
 )

@@ -87,6 +87,7 @@ _FORMS: dict[str, tuple[str, ...]] = {
     "offload": ("offload optimizer to host",),
     "overlap": ("overlap tp as async_matmul",),
     "compile": ("compile blocks as inductor", "compile blocks, loss as inductor"),
+    "loss": ("loss in 8 chunks",),
     "realise": ("realise as megatron",),
     "use": ("use fsdp over fsdp", "use pp over pp as 1f1b"),
     "override": ("override layers.*.attention.wq = replicated", "override output = vocab over tp and embed over fsdp"),

@@ -297,14 +297,36 @@ UNEVEN: dict[str, tuple[str, ...]] = {
 }
 """A vocabulary of 137 tokens, of which the last rank has fewer."""
 
+LOSS: dict[str, tuple[str, ...]] = {
+    "chunks": ("fsdp 4", FSDP, "loss in 4 chunks"),
+    "chunks_bf16": ("fsdp 4", FSDP, BF16, "loss in 4 chunks"),
+    "chunks_ddp": ("dp 4", "use ddp over dp", "loss in 6 chunks"),
+    "chunks_step": ("fsdp 4", FSDP, STEP, "loss in 2 chunks"),
+    "chunks_tp": ("tp 4", "shard heads, vocab over tp", "loss in 4 chunks"),
+    "chunks_tp_sp": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute blocks", "loss in 8 chunks"),
+    "chunks_no_vocab": ("fsdp 2 > tp 2", FSDP, NO_VOCAB, SP, "loss in 3 chunks"),
+    "chunks_two_axes": ("a 2 > b 2", "shard heads, vocab over a, b", "loss in 2 chunks"),
+    "chunks_cp": ("fsdp 2 > cp 2", FSDP, CP, "loss in 4 chunks"),
+    "chunks_1f1b": ("pp 2 > fsdp 2", PP.format("1f1b"), FSDP, "loss in 4 chunks"),
+    "chunks_gpipe_tp": ("pp 2 > tp 2", PP.format("gpipe"), TP, SP, "loss in 4 chunks"),
+    "chunks_interleaved": ("pp 2 > fsdp 2", PP.format("interleaved_1f1b(chunks = 2)"), FSDP, "loss in 2 chunks"),
+    "chunks_zbv": ("pp 2 > tp 2", PP.format("zbv"), TP, SP, "loss in 4 chunks"),
+    "chunks_frozen": ("fsdp 2 > tp 2", FSDP, TP, SP, "freeze head", "loss in 4 chunks"),
+    "chunks_tied": ("fsdp 4", FSDP, "loss in 4 chunks"),
+    "chunks_tied_tp_sp": ("fsdp 2 > tp 2", FSDP, TP, SP, "loss in 4 chunks"),
+    "chunks_tied_1f1b": ("pp 2 > fsdp 2", PP.format("1f1b"), FSDP, "loss in 4 chunks"),
+    "chunks_uneven": ("fsdp 2 > tp 2", FSDP, TP, SP, "loss in 4 chunks"),
+}
+"""The loss in chunks of the tokens."""
+
 QUICK = {
-    *("one", "fsdp_tp_sp", "zbv", "ring_in_order"),
+    *("one", "fsdp_tp_sp", "zbv", "ring_in_order", "chunks_tp_sp"),
 }
 """Trained by `make test`."""
 IN_CI = {
     *("hsdp", "fsdp_step", "lora_fsdp_tp_recompute", "dualpipev", "ring_tp", "ulysses_fsdp", "offload"),
     *("keep_attention_cp", "float8_rowwise_tp", "state_bf16", "tied_1f1b", "1f1b", "cp_stored", "one_key"),
-    "eight_microbatches",
+    *("eight_microbatches", "chunks", "chunks_1f1b", "chunks_tied_tp_sp"),
 }
 """Trained by CI too, with each mechanism among them; `make all` and `make parity` train all."""
 
@@ -325,6 +347,7 @@ LAYOUTS = {
     **TIED_3D,
     **KEYS,
     **UNEVEN,
+    **LOSS,
 }
 
 
@@ -344,6 +367,6 @@ def case(name: str) -> Plan:
         model += f"(kv_heads = {'12'[name.startswith('two')]})"
     if "four_chunks" in name:
         model += "(layers = 8)"
-    if name in UNEVEN:
+    if name in UNEVEN or name == "chunks_uneven":
         model += "(vocab = 137)"
     return plan_of(f"case_{name}", mesh, *sentences, model=model, batch=f"16 x {tokens} tokens microbatch {microbatch}")

@@ -24,7 +24,7 @@ def draw(draft: Draft) -> None:
     _common(draft)
     if draft.small:
         seldom: list[Callable[[Draft], object]] = [
-            *(_kernel, _offload_state, _offload_tensors, _override, _other_dims, _on_target, _reverse),
+            *(_kernel, _offload_state, _offload_tensors, _override, _other_dims, _on_target, _reverse, _chunk_loss),
         ]
         share = 0.35
     else:
@@ -36,6 +36,7 @@ def draw(draft: Draft) -> None:
                 _offload_tensors,
                 _override,
                 _compile,
+                _chunk_loss,
                 _overlap,
                 _store_dtype,
                 _realise,
@@ -185,6 +186,10 @@ def _override(draft: Draft) -> None:
 def _compile(draft: Draft) -> None:
     what = draft.dice.choice(("blocks", "blocks", "blocks, loss", "loss"))
     draft.say(f"compile {what}{draft.dice.choice(('', ' as inductor'))}")
+
+
+def _chunk_loss(draft: Draft) -> None:
+    draft.say(f"loss in {draft.dice.choice((1, 2, 2, 3, 4, 8))} chunks")
 
 
 def _overlap(draft: Draft) -> None:

@@ -321,8 +321,9 @@ class PipelineRank:
             passed_on=self._passed_on(),
         )
         if not self.roles.pipeline:
+            moment = replace(moment, activations=self._saved() - self.saved.of_section("last"))
             alone = self.roles.uses_fsdp and not self._has_several_groups
-            return [moment, *self._as_the_block_is_reduced(moment)] if alone else [moment]
+            return [moment, *(self._as_the_block_is_reduced(moment) if alone else self._before_first_blocks(moment))]
         found = [moment]
         if self._copies_come_and_go:
             inside = self._of_blocks - self._inside_blocks()
@@ -335,6 +336,32 @@ class PipelineRank:
                 activations += self._saved_in_first_block()
             found.append(replace(moment, grads=self._grads(), activations=activations, copies=copies))
         return found
+
+    def _before_first_blocks(self, moment: LiveBytes) -> list[LiveBytes]:
+        """Returns `moment` changed to the backward of the last block that prefetches another, without a pipeline and in
+        a step that begins without gradients. The blocks after it have gradients, and no activations."""
+        kinds = [kind for kind in self.sharded.model.blocks if kind in self.sections]
+        ahead = self.plan.buckets_ahead(GATHERED_AHEAD)
+        if (
+            len(kinds) > 1
+            or not self.roles.uses_fsdp
+            or self.on_host
+            or self.plan.microbatches * self.plan.bucket_layers > 1
+        ):
+            return []
+        (kind,) = kinds
+        through = max(self.sections[kind] - 1 - ahead, 1)
+        shares = sum(self._share(p) for p, _ in self.trained if kind in p.param.sections) * self.stored
+        made = self._inside_block(kind) + self._group(kind, trained=True) * self.reduced
+        groups = (1 + ahead) * self._gathered(kind) + (self._gathered("first") if self._ends_together else 0.0)
+        return [
+            replace(
+                moment,
+                grads=moment.grads + through * shares,
+                activations=moment.activations - through * self.saved.of_section(kind),
+                buffers=self._brought_back(kind) + self._head_gradient() + groups + made,
+            )
+        ]
 
     def _saved_in_first_block(self) -> float:
         """Returns the bytes of activations that a microbatch still holds when its backward reaches the first block, on
@@ -705,7 +732,8 @@ class PipelineRank:
             return group + before + inside + others + min(self._head_reducing(), reducing)
         if layers == 1:
             pairs = [(one, later) for one in kinds for later in kinds if one != later or self.sections[one] > 1]
-            before = max(self._inside_block(one) - self.saved.of_section(later) for one, later in pairs) + reducing
+            reduced = max(self._group(kind, trained=True) for kind in kinds) * self.reduced if reducing else 0.0
+            before = max(self._inside_block(one) - self.saved.of_section(later) for one, later in pairs) + reduced
             return (1 + ahead) * group + max(inside + min(self._head_reducing(), reducing), before)
         left = sum(self.sections[kind] for kind in kinds) // layers - 1  # buckets after the one in use
         first = (1 + min(ahead, left)) * group

@@ -13,6 +13,7 @@ from typing import Literal
 
 from planc.backends.cuda.analysis.expert_mesh import WHOLE, Dimension, TorchExpertAxes, routed
 from planc.backends.cuda.torch_versions import PINNED
+from planc.ir.model import Op
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.ir.version import Version
@@ -57,6 +58,12 @@ class AxisRoles:
         """The context-parallel axes: those that shard the sequence dim of the loss."""
         losses = [o for ops in self.sharded.ops.values() for o in ops if o.op.kind == "loss"]
         return self.plan.mesh.in_order({a for o in losses for a in o.layout.get("sequence", ())})
+
+    @cached_property
+    def head(self) -> Op:
+        """The matmul whose output is the logits of the loss after the blocks."""
+        ops = [o.op for o in self.sharded.ops["last"]]
+        return next(op for op in ops if op.output == ops[-1].inputs[0])
 
     @property
     def context_name(self) -> str:

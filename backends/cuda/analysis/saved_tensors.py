@@ -17,7 +17,7 @@ from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Op, Section
 from planc.ir.sharding import Layout, OpSharding, Sharded
-from planc.sharding.local import local_elements
+from planc.sharding.local import local_elements, param_elements, tensor_bytes
 from planc.sharding.recompute import close
 from planc.sharding.redistribute import restrict
 
@@ -25,8 +25,6 @@ FP32 = DTYPE_BYTES["fp32"]
 LOSS_COPIES = 2
 """Number of fp32 tensors of the logits' size besides the saved log-probabilities: the gradients of the
 log-probabilities and of the logits."""
-DIVIDED_LOSS_COPIES = 3
-"""The same number for loss_parallel, whose backward is several ops."""
 
 
 class SavedTensors:
@@ -121,21 +119,56 @@ class SavedTensors:
         return 0.0
 
     def of_loss_and_logits(self) -> float:
-        """Returns the bytes that the loss saves; in a pipeline, plus the logits, which torch's schedule holds."""
-        return self.of_loss() + (self._logits() if self.roles.pipeline else 0.0)
+        """Returns the bytes that the loss saves; in a pipeline, plus the last stage's output, which torch's schedule
+        holds: the logits, or the head's input if the loss is in chunks."""
+        if not self.roles.pipeline:
+            return self.of_loss()
+        return self.of_loss() + (self._logits() if self.plan.loss_chunks == 1 else self._head_input())
 
     def of_loss(self) -> float:
-        """Returns the bytes that the loss saves: the fp32 log-probabilities, or the logits if the loss is compiled, and
-        the tensors that the model's own code saves after the head."""
+        """Returns the bytes that the loss saves, and the tensors that the model's own code saves after the head.
+
+        It saves the fp32 log-probabilities, or the logits if it is compiled; over a sharded vocab the logits' gradient;
+        in chunks the head's gradient in fp32, and that of the head's input, which counts as the saved input.
+        """
         behind = sum(inside_bytes(self.sharded, o) for o in self._by_code("last") if o.op.kind == "loss")
-        return behind + (self._logits() if self.plan.compiled("loss") else self._fp32_logits(1))
+        if self.plan.loss_chunks > 1:
+            return behind + self._head_gradient() * FP32
+        return behind + (self._logits() if self.plan.compiled("loss") or self._divided else self._fp32_logits(1))
 
     def of_loss_backward(self) -> float:
-        """Returns the bytes that the backward of the loss allocates: a gradient per op of the loss, or only that of the
-        logits if the loss is compiled."""
+        """Returns the most bytes that the loss allocates besides what it saves: a gradient per op of the loss in its
+        backward, or only that of the logits if it is compiled.
+
+        Over a sharded vocab and in chunks this is in the forward: the logits in the compute dtype and in fp32, of one
+        chunk and with the head's input; or in the backward, where gradients are scaled.
+        """
+        given = 0.0 if self.roles.pipeline else 1.0
+        if self.plan.loss_chunks > 1:
+            wide = self._fp32_logits(1) if self.computed != FP32 else 0.0
+            chunk = (self._logits() + wide) / self.plan.loss_chunks
+            scaled = self._head_gradient() * self.computed + self._head_input()
+            return max(given * self._head_input() + chunk, scaled)
         if self.plan.compiled("loss"):
             return self._logits()
-        return self._fp32_logits(DIVIDED_LOSS_COPIES if Styler(self.sharded, self.roles).loss_parallel else LOSS_COPIES)
+        if self._divided:
+            return self._fp32_logits(1) + given * self._logits()
+        return self._fp32_logits(LOSS_COPIES)
+
+    @property
+    def _divided(self) -> bool:
+        return Styler(self.sharded, self.roles).divides_loss
+
+    def _head_gradient(self) -> float:
+        """Returns the number of elements of the head's gradient on a device; 0 if the head is frozen."""
+        head = self.sharded.param[self.roles.head.params[0]]
+        return 0.0 if head.param.frozen else param_elements(self.plan, head)
+
+    def _head_input(self) -> float:
+        """Returns the bytes of the head's input in the layout in which the head reads it."""
+        (o,) = (o for o in self.sharded.ops["last"] if o.op is self.roles.head)
+        name = o.op.inputs[0]
+        return tensor_bytes(self.plan, name, o.needs(name, self.sharded.model.tensor[name].dims))
 
     def _logits(self) -> float:
         return self._fp32_logits(1) / FP32 * self.computed

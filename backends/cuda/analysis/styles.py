@@ -24,7 +24,7 @@ from planc.ir.model import Section
 from planc.ir.sharding import Move, Sharded
 
 DIVIDED, SHARED, SHARED_KEYS = "DTensorParallel", "ReplicatedInput", "ReplicatedKV"
-UPDATED, OWN_PART = "LoRAParallel", "PerHeadParamParallel"
+UPDATED, OWN_PART, LEFT_TO_LOSS = "LoRAParallel", "PerHeadParamParallel", "HeadOfLoss"
 """ParallelStyle classes that the emitted file defines."""
 
 
@@ -74,6 +74,11 @@ class Styler:
         """True if the loss is computed over a sharded vocab."""
         return any(b.o.op.kind == "loss" and b.divides("vocab") for b in self.section("last"))
 
+    @property
+    def divides_loss(self) -> bool:
+        """True if the program has its own function for the loss over a sharded vocab, as it is not compiled."""
+        return self.loss_parallel and self.roles.plan.compiled("loss") is None
+
     def section(self, section: Section) -> tuple[Boundary, ...]:
         """Returns the ops of `section` (a kind of block, "first" or "last"), with the placements of their tensors."""
         return self._boundaries[section]
@@ -115,6 +120,9 @@ class Styler:
                 yield style
 
     def _style(self, b: Boundary, *, prepared_by_parent: bool) -> Style | None:
+        if self.roles.plan.loss_chunks > 1 and b.o.op is self.roles.head and b.weight != WHOLE:
+            said = self._comment(b, b.move(), b.summed_back())
+            return self._style_of(b, b.path, LEFT_TO_LOSS, [("input_layouts", str(b.resting()))], [said])
         if b.shared_input is not None:
             return self._shared(b, b.shared_input)
         if b.shares_keys:

@@ -74,7 +74,8 @@ def trace(program: ProgramText, stage: int, *, whole: bool = False, source: Sour
             blocks = EqualBlocks(tracker, observer)
             if not whole and source is None and _has_equal_blocks(sharded):
                 blocks.replace(modules)
-            with tracker, one_kernel_norms(tracker), _fused(sharded, tracker), host_apart(emitted, tracker):
+            kernels = one_kernel_norms(tracker), _fused(sharded, tracker), matmuls_that_add(emitted, tracker)
+            with tracker, kernels[0], kernels[1], kernels[2], host_apart(emitted, tracker):
                 tracker.hold(step.state())
                 step()
             blocks.check()
@@ -113,6 +114,19 @@ def host_apart(emitted: ModuleType, tracker: MemoryTracker) -> Iterator[None]:
         return saved_tensors_hooks(packed, torch.clone)
 
     with patch.object(emitted, "save_on_cpu", save_on_cpu) if hasattr(emitted, "save_on_cpu") else nullcontext():
+        yield
+
+
+@contextmanager
+def matmuls_that_add(emitted: ModuleType, tracker: MemoryTracker) -> Iterator[None]:
+    """A context in which a matmul of `emitted` adds to a sum in fp32 by itself, as on a CUDA device. The CPU makes the
+    product first, which `tracker` does not count."""
+
+    def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+        with tracker.uncounted():
+            total += left @ right
+
+    with patch.object(emitted, "add_product", add_product) if hasattr(emitted, "add_product") else nullcontext():
         yield
 
 

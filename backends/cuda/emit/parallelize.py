@@ -7,7 +7,16 @@ from planc.backends.cuda.analysis import replays
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim
 from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import AxisRoles, Factor
-from planc.backends.cuda.analysis.styles import DIVIDED, OWN_PART, SHARED, SHARED_KEYS, UPDATED, Style, Styler
+from planc.backends.cuda.analysis.styles import (
+    DIVIDED,
+    LEFT_TO_LOSS,
+    OWN_PART,
+    SHARED,
+    SHARED_KEYS,
+    UPDATED,
+    Style,
+    Styler,
+)
 from planc.backends.cuda.emit import blocks, experts, fine_tuning
 from planc.diag.quoting import python_docstring, python_string
 from planc.ir.plan import Plan
@@ -243,12 +252,39 @@ class PerHeadParamParallel(ParallelStyle):
         return output.to_local()
 '''
 
+LEFT_TO_LOSS_STYLE = '''
+class HeadOfLoss(ParallelStyle):
+    """Shards the head's weight over the vocabulary and replicates the head's input, which loss_fn multiplies.
+
+    The gradient of the input is a partial sum over the ranks. A tied head is called with its weight.
+    """
+
+    def __init__(self, *, input_layouts: Placement) -> None:
+        super().__init__()
+        self.given = input_layouts
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        return distribute_module(module, device_mesh, self._divide, self._take)
+
+    def _divide(self, name: str, module: nn.Module, mesh: DeviceMesh) -> None:
+        for key, parameter in list(module.named_parameters(recurse=False)):
+            part = distribute_tensor(parameter, mesh, [Shard(0)], src_data_rank=self.src_data_rank)
+            module.register_parameter(key, nn.Parameter(part, requires_grad=parameter.requires_grad))
+
+    def _take(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], mesh: DeviceMesh) -> tuple[torch.Tensor, ...]:
+        given, *weight = inputs
+        if not isinstance(given, DTensor):
+            given = DTensor.from_local(given, mesh, [self.given], run_check=False)
+        return given.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()]), *weight
+'''
+
 OWN_STYLES = {
     DIVIDED: DIVIDED_STYLE,
     SHARED: SHARED_STYLE,
     SHARED_KEYS: SHARED_KEYS_STYLE,
     OWN_PART: OWN_PART_STYLE,
     UPDATED: UPDATED_STYLE,
+    LEFT_TO_LOSS: LEFT_TO_LOSS_STYLE,
 }
 """Source of each ParallelStyle class that the emitted file defines."""
 

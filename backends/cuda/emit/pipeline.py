@@ -5,6 +5,7 @@ from __future__ import annotations
 from planc.backends.common.source_writer import because, call, fill, lines
 from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.analysis.schedules import SCHEDULES, TorchSchedule, in_a_v
+from planc.backends.cuda.emit import loss
 from planc.backends.cuda.versions import stages_on_one_rank
 from planc.diag.quoting import python_string
 from planc.ir.plan import Split
@@ -110,14 +111,14 @@ def schedule(roles: AxisRoles) -> str:
         kind=kind.name,
         cause=because(split.cause),
         axis=python_string(roles.name("pipeline")),
-        built=_gathered_once(roles, kind) or f"return {_new(kind)}",
+        built=_gathered_once(roles, kind) or f"return {_new(roles, kind)}",
     )
     return f"{OTHER_RANKS.strip()}\n\n\n{build}" if alone else build
 
 
-def _new(kind: TorchSchedule) -> str:
+def _new(roles: AxisRoles, kind: TorchSchedule) -> str:
     held = "pipeline[0]" if kind.single else "pipeline"
-    return f"{kind.name}({held}, n_microbatches=MICROBATCHES, loss_fn=loss_fn)"
+    return f"{kind.name}({held}, n_microbatches=MICROBATCHES, loss_fn={loss.of_a_schedule(roles)})"
 
 
 def _gathered_once(roles: AxisRoles, kind: TorchSchedule) -> str:
@@ -126,7 +127,7 @@ def _gathered_once(roles: AxisRoles, kind: TorchSchedule) -> str:
     most = max(len(virtual_stages(roles.plan, rank)) for rank in range(roles.plan.pipeline))
     if not roles.uses_fsdp or most <= GATHERED_STAGES:
         return ""
-    return fill(GATHERED_ONCE, new=_new(kind), most=str(GATHERED_STAGES))
+    return fill(GATHERED_ONCE, new=_new(roles, kind), most=str(GATHERED_STAGES))
 
 
 GATHERED_STAGES = 3

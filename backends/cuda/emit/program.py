@@ -19,6 +19,7 @@ from planc.backends.cuda.emit import (
     experts,
     fine_tuning,
     global_ops,
+    loss,
     parallelize,
     pipeline,
     quantize,
@@ -76,8 +77,9 @@ def emit(sharded: Sharded, torch: Version = TORCH.pinned) -> str:
         parallelize.recompute(sharded),
         blocks.compiling(roles),
         parallelize.fsdp(roles),
+        loss.leave_head(roles),
         _parallelize(roles, sharded),
-        step.loss(styler),
+        loss.functions(styler),
         pipeline.schedule(roles),
         global_ops.sum_gradients(roles),
         tied.functions(roles),
@@ -167,7 +169,7 @@ def _imports(body: str) -> str:
         "import torch",
         "import torch.distributed as dist" if "dist." in body else "",
         "import torch.distributed._functional_collectives as fc" if "fc." in body else "",
-        "import torch.nn.functional as F",
+        "import torch.nn.functional as F" if re.search(r"\bF\.", body) else "",
     ]
     for module, listed in IMPORTS:
         names = [listed] if " as " in listed else listed.split()
@@ -196,6 +198,8 @@ def _constants(roles: AxisRoles) -> str:
         <stages>
         <data>
         <lora>
+        <chunks_cause>
+        <chunks>
 
         Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
         """,
@@ -208,6 +212,8 @@ def _constants(roles: AxisRoles) -> str:
         stages=pipeline.constants(roles),
         data=_data_axes(roles),
         lora=fine_tuning.constants(roles),
+        chunks_cause=because(plan.chunked_loss.cause) if plan.chunked_loss else "",
+        chunks=f"LOSS_CHUNKS = {plan.loss_chunks}" if plan.chunked_loss else "",
     )
 
 
@@ -237,6 +243,7 @@ def _parallelize(roles: AxisRoles, sharded: Sharded) -> str:
         f"apply_ep({module}{_expert_mesh(roles)})" if roles.experts.styled else "",
         f"apply_freeze({module})" if roles.sharded.model.has_frozen else "",
         *blocks.in_order(roles, module),
+        f"leave_head_to_loss({module})" if roles.plan.loss_chunks > 1 else "",
         f"apply_fsdp({module}, mesh{', expert_mesh' if roles.experts.own_mesh else ''})" if roles.uses_fsdp else "",
     )
     expert_mesh = "expert_mesh = build_expert_mesh(mesh)" if roles.experts.own_mesh else ""

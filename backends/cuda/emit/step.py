@@ -1,34 +1,11 @@
-"""Emits the functions of one training step: loss_fn, build_step, build_evaluate."""
+"""Emits the functions of one training step: build_step, build_evaluate."""
 
 from __future__ import annotations
 
 from planc.backends.common.source_writer import because, fill, lines
 from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.analysis.styles import Styler
-from planc.backends.cuda.emit import global_ops, pipeline, tied
-from planc.diag.quoting import python_string
-
-
-def loss(styler: Styler) -> str:
-    """Emits loss_fn, the cross entropy in fp32; the logits are a DTensor if the vocab is sharded."""
-    sentence = styler.roles.plan.compiled("loss")
-    whole = f"{because(sentence.cause)}\n@torch.compile(backend={python_string(sentence.method)})" if sentence else ""
-    return fill(
-        '''
-        <compiled>
-        def loss_fn(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-            """Mean cross entropy in fp32. logits [B, S, <vocab>], targets [B, S]."""
-            return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(0, 1))
-        ''',
-        compiled=whole,
-        vocab=f"V / {_vocab_axes(styler)[1]}" if styler.loss_parallel else "V",
-    )
-
-
-def _vocab_axes(styler: Styler) -> tuple[tuple[str, ...], str]:
-    """Returns the axes that shard the vocab in the loss, and the name of their mesh dimension."""
-    loss = next(b for b in styler.section("last") if b.o.op.kind == "loss")
-    return loss.axes, next(f.name for f in styler.roles.factors if set(loss.axes) <= set(f.axes))
+from planc.backends.cuda.emit import global_ops, loss, pipeline, tied
 
 
 def step(roles: AxisRoles, styler: Styler) -> str:
@@ -174,16 +151,14 @@ def _microbatches(styler: Styler, policy: str, *, backward: bool) -> str:
 
 
 def _forward(styler: Styler, *, backward: bool) -> str:
-    run = lines(
-        "loss = loss_fn(model(inputs[index]), labels[index]) / len(inputs)",
-        "loss.backward()" if backward else "",
-    )
-    if not styler.loss_parallel:
-        return lines(run, "total += loss.detach()")
-    cause = styler.sharded.plan.cause_of_shard("vocab", _vocab_axes(styler)[0][0], "head")
-    said = because(cause, "all-reduces of the maximum, the sum and the target's logit over the sharded vocab")
-    within = fill("<said>\nwith loss_parallel():\n    <run>", said=said, run=run)
-    return lines(within, "total += loss.detach().full_tensor()")
+    called = loss.call(styler, "model", "model(inputs[index])", "labels[index]")
+    run = lines(f"loss = {called} / len(inputs)", "loss.backward()" if backward else "")
+    return lines(loss.within(styler, run), f"total += loss.detach(){_whole(styler)}")
+
+
+def _whole(styler: Styler) -> str:
+    """Emits the call after a loss that makes it a plain tensor, if it is a DTensor."""
+    return ".full_tensor()" if styler.loss_parallel and not styler.divides_loss else ""
 
 
 def _policy(roles: AxisRoles) -> str:
@@ -220,7 +195,7 @@ def _scheduled(styler: Styler, method: str) -> str:
         labels, losses = (targets, []) if len(STAGES) - 1 in held else (None, None)
         <run>
         """,
-        run=f"with loss_parallel():\n    {run}" if styler.loss_parallel else run,
+        run=loss.within(styler, run),
     )
 
 
@@ -228,7 +203,8 @@ def mean_loss(roles: AxisRoles, styler: Styler) -> str:
     """Emits _mean_loss, which averages a pipeline's losses over the global batch; "" without a pipeline."""
     if not roles.pipeline:
         return ""
-    losses = "[loss.full_tensor() for loss in losses]" if styler.loss_parallel else "losses"
+    whole = _whole(styler)
+    losses = f"[loss{whole} for loss in losses]" if whole else "losses"
     return fill(MEAN_LOSS, losses=losses)
 
 

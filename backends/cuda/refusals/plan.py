@@ -15,7 +15,7 @@ from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.analysis.schedules import SCHEDULES
 from planc.backends.cuda.analysis.styles import Styler
 from planc.backends.cuda.emit import quantize
-from planc.backends.cuda.refusals import blocks, experts, fine_tuning
+from planc.backends.cuda.refusals import blocks, experts, fine_tuning, loss
 from planc.diag.diagnostic import Diagnostic
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS
@@ -398,6 +398,7 @@ RULES: tuple[Callable[[Sharded, AxisRoles], Iterator[Refusal]], ...] = (
     experts.refused,
     fine_tuning.refused,
     quantize.refused,
+    loss.refused,
     blocks.kernel,
     blocks.saved_outputs,
     blocks.compiled,

@@ -80,6 +80,8 @@ def named(model: Any, program: ProgramText) -> Any:
     if roles is None:
         return model
     try:
+        if plan.loss_chunks > 1:
+            raise UnknownError("`loss in N chunks` multiplies by the head without the code around it; leave it out")
         if said := other_steps(model, roles):
             raise UnknownError(f"bound to a plan's names it would run other steps: {said}; this is a bug in planc")
         return BoundModel(model, roles, plan.batch.sequence_tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
 from typing import TYPE_CHECKING
 
 from planc.checks.edits import add, replace, sentence
@@ -29,6 +30,8 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     batch = plan.batch
     fix = _fix(plan)
     helps = [fix.title] if fix else []
+    if not sharded.stack.xla and plan.loss_chunks == 1:
+        helps.append(f"`loss in {gcd(8, batch.sequence_tokens)} chunks` holds those of one chunk")
     if not sharded.stack.xla and plan.compiled("loss") is None:
         helps.append("on torch, `compile loss` makes their gradient alone")
     yield Diagnostic(

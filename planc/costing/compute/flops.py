@@ -14,7 +14,7 @@ from planc.ir.hardware import Chip
 from planc.ir.model import Model, Op
 from planc.ir.plan import PASSES_KEYS, Plan
 from planc.ir.sharding import OpSharding, Sharded
-from planc.sharding.local import local_length, param_elements, tensor_bytes
+from planc.sharding.local import head_elements, local_length, param_elements, tensor_bytes
 
 
 def cache_of(sharded: Sharded, chip: Chip) -> Cache:
@@ -60,7 +60,8 @@ def op_bytes(sharded: Sharded, o: OpSharding) -> float:
     """Return the memory traffic (bytes) of op `o` on one device for one microbatch: each input, parameter and output
     once.
 
-    The loss makes `LOSS_PASSES` passes over fp32 logits. Tokens are permuted twice on their way to experts, and twice
+    The loss makes `LOSS_PASSES` passes over fp32 logits, and each chunk of it after the first reads and writes the
+    gradient of the head in fp32. Tokens are permuted twice on their way to experts, and twice
     back: once per chosen expert, or by rank and then by expert. A scan is several kernels (`scan_bytes`). `sharded` has
     the layouts.
 
@@ -77,6 +78,7 @@ def op_bytes(sharded: Sharded, o: OpSharding) -> float:
             total += param_elements(plan, sharded.param[name]) * DTYPE_BYTES[plan.precision.compute]
     if o.op.kind == "loss":
         total *= LOSS_PASSES * 4 / DTYPE_BYTES[plan.precision.compute]
+        total += 2 * 4 * head_elements(sharded) * (plan.loss_chunks - 1)
     if o.op.kind in ("route", "combine"):
         slots = o.op.output if o.op.kind == "route" else o.op.inputs[0]
         total += 2 * tensor_bytes(plan, slots, o.needs(slots, sharded.model.tensor[slots].dims))

@@ -13,7 +13,7 @@ from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Op, Section
 from planc.ir.sharding import OpSharding, Sharded
-from planc.sharding.local import tensor_bytes
+from planc.sharding.local import head_elements, tensor_bytes
 from planc.sharding.recompute import replay, saved_without_recompute
 from planc.sharding.redistribute import restrict
 
@@ -106,19 +106,28 @@ def _in_one_with_head(sharded: Sharded) -> bool:
 
 
 def _saved_logits(sharded: Sharded) -> float:
-    """Return the bytes of the logits that are live from the forward of the loss to its backward."""
-    return 0.0 if sharded.stack.policy.frees_logits else _logits(sharded)
+    """Return the bytes of the logits that are live from the forward of the loss to its backward; 0 if the loss is in
+    chunks."""
+    return 0.0 if sharded.stack.policy.frees_logits or sharded.plan.loss_chunks > 1 else _logits(sharded)
 
 
 def loss_bytes(sharded: Sharded) -> float:
     """Return the bytes that the loss's backward needs in addition to the saved logits.
 
     The framework's policy in `sharded` says what a compiled or fused loss needs. A loss whose ops run one by one needs
-    `LOSS_COPIES` fp32 tensors of the logits' shape.
+    `LOSS_COPIES` fp32 tensors of the logits' shape. A loss in chunks needs these and the logits for one chunk, and the
+    gradient of the head in fp32, to which each chunk adds.
 
     >>> loss_bytes(sharded) == 4 * 4 * 8192 * 128256 / 8  # four fp32 tensors of a sequence's logits, over tp 8
     True
     """
+    if sharded.plan.loss_chunks == 1:
+        return _whole_loss_bytes(sharded)
+    chunk = (_whole_loss_bytes(sharded) + _logits(sharded)) / sharded.plan.loss_chunks
+    return chunk + head_elements(sharded) * DTYPE_BYTES["fp32"]
+
+
+def _whole_loss_bytes(sharded: Sharded) -> float:
     plan, one = sharded.plan, _logits(sharded)
     kept = sharded.stack.policy.loss
     if plan.compiled("loss"):
@@ -223,7 +232,7 @@ def _saved_one_by_one(sharded: Sharded, o: OpSharding, sizes: dict[str, float]) 
 def _section_saved(sharded: Sharded, section: str) -> float:
     names = dict.fromkeys(t for o in sharded.ops.get(section, ()) for t in o.op.saves)
     saved = _saved_bytes(sharded, section)
-    if section == "last" and not sharded.stack.own:
+    if section == "last" and (not sharded.stack.own or sharded.plan.loss_chunks > 1):
         saved = {**saved, "logits": _saved_logits(sharded)}
     return sum([saved[name] for name in names])
 

@@ -404,8 +404,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="cuda: the gradient of a key that heads share is one rank's heads' alone",
         file="backends/cuda/emit/parallelize.py",
-        text="redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])",
-        planted="redistribute(placements=[Replicate()]).to_local()",
+        text="return placed.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])",
+        planted="return placed.redistribute(placements=[Replicate()]).to_local()",
         test="tests/cuda/test_moe.py::test_trains_as_one_process[deepseek_tp_ep]",
     ),
     Fault(
@@ -502,9 +502,23 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="cuda: the loss is summed over microbatches",
         file="backends/cuda/emit/step.py",
-        text="labels[index]) / len(inputs)",
-        planted="labels[index])",
+        text='f"loss = {called} / len(inputs)"',
+        planted='f"loss = {called}"',
         test="tests/cuda/test_parity.py::test_trains_as_one_process[fsdp_tp_sp]",
+    ),
+    Fault(
+        name="cuda: the gradient of the input of a head in chunks is one rank's alone",
+        file="backends/cuda/emit/parallelize.py",
+        text="return given.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()]), *weight",
+        planted="return given.redistribute(placements=[Replicate()]).to_local(), *weight",
+        test="tests/cuda/test_parity.py::test_trains_as_one_process[chunks_tp_sp]",
+    ),
+    Fault(
+        name="cuda: a loss in chunks forgets what the loss is divided by",
+        file="backends/cuda/emit/loss.py",
+        text="d_hidden = d_hidden * grad",
+        planted="d_hidden = d_hidden * 1",
+        test="tests/cuda/test_parity.py::test_trains_as_one_process[chunks_tp_sp]",
     ),
     Fault(
         name="cuda: replicas do not reduce their gradients",
