@@ -265,7 +265,7 @@ class Report(Value, InNotebook):
     >>> import planc
     >>> report = planc.check("plans/llama3_70b_v5p.plan")
     >>> report.devices, report.tokens_per_step, report.microbatches
-    (256, 2097152, 4)
+    (256, 2097152, 1)
     """
 
     planc_version: str

@@ -1,6 +1,6 @@
 """llama3_70b_v5p: llama3_70b over 256 devices.
 
-plan     llama3_70b_v5p (sha256 56825af50322954d)
+plan     llama3_70b_v5p (sha256 8c22d28561a58f67)
 mesh     fsdp 64 > tp 4
 cluster  1 x tpu_v5p
 
@@ -41,8 +41,8 @@ if TORCH > (2, 15):
 
 # llama3_70b_v5p.plan:5  mesh fsdp 64 > tp 4
 MESH = {"fsdp": 64, "tp": 4}
-# llama3_70b_v5p.plan:3  batch 256 x 8192 tokens microbatch 1
-MICROBATCH_SEQUENCES = 1
+# llama3_70b_v5p.plan:3  batch 256 x 8192 tokens microbatch 4
+MICROBATCH_SEQUENCES = 4
 # llama3_70b_v5p.plan:6  use fsdp over fsdp
 DATA_AXES = ("fsdp",)
 

@@ -2,7 +2,7 @@
 
 Mesh     fsdp 64 x tp 4 = 256 devices, outermost first
 Cluster  tpu_v5p(4x8x8)
-Batch    256 x 8192 tokens microbatch 1
+Batch    256 x 8192 tokens microbatch 4
 
     mesh, optimizer = build_mesh(), adamw()
     state = init_state(params, optimizer, mesh)
@@ -43,7 +43,7 @@ Loss = Callable[[Any, jax.Array, jax.Array], jax.Array]
 
 MESH = {"fsdp": 64, "tp": 4}  # outermost first; llama3_70b_v5p.plan:5  mesh fsdp 64 > tp 4
 DATA_PARALLEL = 64  # ranks that divide the batch; llama3_70b_v5p.plan:6  use fsdp over fsdp
-MICROBATCH = 64  # sequences on all of them; llama3_70b_v5p.plan:3  batch 256 x 8192 tokens microbatch 1
+MICROBATCH = 256  # sequences on all of them; llama3_70b_v5p.plan:3  batch 256 x 8192 tokens microbatch 4
 BATCH = P("fsdp", None)  # tokens and targets, [sequences, tokens of each]
 COMPUTE = jnp.bfloat16  # llama3_70b_v5p.plan:10  compute bf16 reduce fp32
 
@@ -93,6 +93,20 @@ GRADS = PARAMS
 # llama3_70b_v5p.plan:6  use fsdp over fsdp
 OPTIMIZER = PARAMS
 
+# Inputs of matmuls with all rows, by the weight: stated, so that its products share one all-gather.
+INPUTS = {
+    "layers.*.attention.wq.weight": P("fsdp", None, None),
+    "layers.*.attention.wk.weight": P("fsdp", None, None),
+    "layers.*.attention.wv.weight": P("fsdp", None, None),
+    "layers.*.feed_forward.w1.weight": P("fsdp", None, None),
+    "layers.*.feed_forward.w3.weight": P("fsdp", None, None),
+}
+# Gradients of results with all rows, likewise.
+RESULTS = {
+    "layers.*.attention.wo.weight": P("fsdp", None, None),
+    "layers.*.feed_forward.w2.weight": P("fsdp", None, None),
+}
+
 NOT_DECAYED = {
     "layers.*.attention_norm.weight",
     "layers.*.ffn_norm.weight",
@@ -124,6 +138,21 @@ ACTIVATIONS = {
     "logits": P("fsdp", None, "tp"),
 }
 
+# Options of the TPU compiler for v5p.
+TPU_OPTIONS: dict[str, bool | int] = {
+    # No windowed einsum: it makes permutes inside matmul loops out of gathers, which send more.
+    "xla_jf_spmd_threshold_for_windowed_einsum_mib": 1000000,
+    # Gathers and reduce-scatters on the SparseCores, beside matmuls; 2d, 3d, nd: over several dims of the
+    #   torus. Without nd, gradients over a whole torus are all-reduced.
+    "xla_tpu_enable_sparse_core_collective_offload_all_gather": True,
+    "xla_tpu_enable_sparse_core_collective_offload_2d_all_gather": True,
+    "xla_tpu_enable_sparse_core_collective_offload_3d_all_gather": True,
+    "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": True,
+    "xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter": True,
+    # Scratch memory of a fusion: larger tiles. MaxText's limit for dense models.
+    "xla_tpu_scoped_vmem_limit_kib": 98304,
+}
+
 
 def build_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
     """A mesh of the first 256 devices, with neighbours along an axis linked on the torus if possible."""
@@ -152,15 +181,18 @@ def weight(name: str, w: jax.Array) -> jax.Array:
     return with_sharding_constraint(w, USED[_pattern(name)])
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def linear(name: str, x: jax.Array, w: jax.Array) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3, 4))
+def linear(
+    name: str, x: jax.Array, w: jax.Array, out: tuple[int, ...] = (-1,), contracted: int = 1
+) -> jax.Array:
     """x [..., in] times the parameter `name`, w [out, in]: [..., out].
 
+    With `out` (-1, D) the result is [..., heads, D]; if two dims are `contracted`, x is [..., heads, D].
     The backward all-gathers the weight again, so that no gathered weight outlives a pass, and
     sums its gradient over the ranks in fp32.
     A custom_vjp has no forward mode: jax.jvp and jax.jacfwd of the loss raise.
     """
-    return jnp.einsum("...i,oi->...o", x, _used(name, w))
+    return _linear_forward(name, x, w, out, contracted)[0]
 
 
 def _used(name: str, w: jax.Array) -> jax.Array:
@@ -168,20 +200,39 @@ def _used(name: str, w: jax.Array) -> jax.Array:
     return weight(name, w.astype(COMPUTE))
 
 
-def _linear_forward(name: str, x: jax.Array, w: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return jnp.einsum("...i,oi->...o", x, _used(name, w)), (x, w)
+def _linear_forward(
+    name: str, x: jax.Array, w: jax.Array, out: tuple[int, ...], contracted: int
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    i, o, used = _in_dims(x, _used(name, w), out, contracted)
+    return jnp.einsum(f"...{i},{o}{i}->...{o}", _whole_rows(x, INPUTS, name), used), (x, w)
 
 
 def _linear_backward(
-    name: str, kept: tuple[jax.Array, jax.Array], dy: jax.Array
+    name: str, out: tuple[int, ...], contracted: int, kept: tuple[jax.Array, jax.Array], dy: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     x, w = kept
-    dx = jnp.einsum("...o,oi->...i", dy, _used(name, w))
-    dw = jnp.einsum("...o,...i->oi", dy, x, preferred_element_type=jnp.float32)
+    x = _whole_rows(x, INPUTS, name)
+    dy = _whole_rows(dy, RESULTS, name)
+    i, o, used = _in_dims(x, _used(name, w), out, contracted)
+    dx = jnp.einsum(f"...{o},{o}{i}->...{i}", dy, used)
+    dw = jnp.einsum(f"...{o},...{i}->{o}{i}", dy, x, preferred_element_type=jnp.float32).reshape(w.shape)
     return dx, with_sharding_constraint(dw, GRADS[_pattern(name)]).astype(w.dtype)
 
 
 linear.defvjp(_linear_forward, _linear_backward)
+
+
+def _in_dims(x: jax.Array, w: jax.Array, out: tuple[int, ...], contracted: int) -> tuple[str, str, jax.Array]:
+    """The einsum letters of w's columns and rows, and w with a dim for each.
+
+    Attention's heads are dims of the weight, so that activations need no reshape, which XLA may copy for.
+    """
+    return "ij"[:contracted], "op"[: len(out)], w.reshape(*out, *x.shape[-contracted:])
+
+
+def _whole_rows(x: jax.Array, specs: dict[str, P], name: str) -> jax.Array:
+    """x with all rows of its sequences, if `specs` say so for the matmul with the parameter `name`."""
+    return with_sharding_constraint(x, specs.get(_pattern(name), P(*[P.UNCONSTRAINED] * x.ndim)))
 
 
 def lookup(name: str, table: jax.Array, tokens: jax.Array) -> jax.Array:
@@ -264,6 +315,7 @@ def build_train_step(
         in_shardings=(state, rows, rows, whole),
         out_shardings=(state, {"loss": whole, "grad_norm": whole}),  # otherwise XLA may replicate state
         donate_argnums=0,
+        compiler_options=_compiler_options(mesh),
     )
 
 
@@ -276,7 +328,12 @@ def build_gradients(loss_fn: Loss, mesh: Mesh, params: Any) -> Callable[..., Any
 
     rows, where = NamedSharding(mesh, BATCH), shardings(mesh, params)
     out = (NamedSharding(mesh, P()), shardings(mesh, params, GRADS))
-    return jax.jit(gradients, in_shardings=(where, rows, rows), out_shardings=out)
+    return jax.jit(
+        gradients,
+        in_shardings=(where, rows, rows),
+        out_shardings=out,
+        compiler_options=_compiler_options(mesh),
+    )
 
 
 def build_eval_step(loss_fn: Loss, mesh: Mesh, params: Any) -> Callable[..., jax.Array]:
@@ -288,7 +345,18 @@ def build_eval_step(loss_fn: Loss, mesh: Mesh, params: Any) -> Callable[..., jax
             return jnp.mean(jax.lax.map(lambda batch: loss_fn(params, *batch), batches))
 
     rows, where = NamedSharding(mesh, BATCH), shardings(mesh, params)
-    return jax.jit(evaluate, in_shardings=(where, rows, rows), out_shardings=NamedSharding(mesh, P()))
+    whole = NamedSharding(mesh, P())
+    return jax.jit(
+        evaluate,
+        in_shardings=(where, rows, rows),
+        out_shardings=whole,
+        compiler_options=_compiler_options(mesh),
+    )
+
+
+def _compiler_options(mesh: Mesh) -> dict[str, bool | int] | None:
+    """TPU_OPTIONS on a mesh of TPUs; other compilers refuse their names."""
+    return {"tpu": TPU_OPTIONS}.get(mesh.devices.flat[0].platform)
 
 
 def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, Any]:

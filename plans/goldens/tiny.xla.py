@@ -147,15 +147,18 @@ def weight(name: str, w: jax.Array) -> jax.Array:
     return with_sharding_constraint(w, USED[_pattern(name)])
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def linear(name: str, x: jax.Array, w: jax.Array) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3, 4))
+def linear(
+    name: str, x: jax.Array, w: jax.Array, out: tuple[int, ...] = (-1,), contracted: int = 1
+) -> jax.Array:
     """x [..., in] times the parameter `name`, w [out, in]: [..., out].
 
+    With `out` (-1, D) the result is [..., heads, D]; if two dims are `contracted`, x is [..., heads, D].
     The backward all-gathers the weight again, so that no gathered weight outlives a pass, and
     sums its gradient over the ranks in fp32.
     A custom_vjp has no forward mode: jax.jvp and jax.jacfwd of the loss raise.
     """
-    return jnp.einsum("...i,oi->...o", x, _used(name, w))
+    return _linear_forward(name, x, w, out, contracted)[0]
 
 
 def _used(name: str, w: jax.Array) -> jax.Array:
@@ -163,20 +166,32 @@ def _used(name: str, w: jax.Array) -> jax.Array:
     return weight(name, w.astype(COMPUTE))
 
 
-def _linear_forward(name: str, x: jax.Array, w: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return jnp.einsum("...i,oi->...o", x, _used(name, w)), (x, w)
+def _linear_forward(
+    name: str, x: jax.Array, w: jax.Array, out: tuple[int, ...], contracted: int
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    i, o, used = _in_dims(x, _used(name, w), out, contracted)
+    return jnp.einsum(f"...{i},{o}{i}->...{o}", x, used), (x, w)
 
 
 def _linear_backward(
-    name: str, kept: tuple[jax.Array, jax.Array], dy: jax.Array
+    name: str, out: tuple[int, ...], contracted: int, kept: tuple[jax.Array, jax.Array], dy: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     x, w = kept
-    dx = jnp.einsum("...o,oi->...i", dy, _used(name, w))
-    dw = jnp.einsum("...o,...i->oi", dy, x, preferred_element_type=jnp.float32)
+    i, o, used = _in_dims(x, _used(name, w), out, contracted)
+    dx = jnp.einsum(f"...{o},{o}{i}->...{i}", dy, used)
+    dw = jnp.einsum(f"...{o},...{i}->{o}{i}", dy, x, preferred_element_type=jnp.float32).reshape(w.shape)
     return dx, with_sharding_constraint(dw, GRADS[_pattern(name)]).astype(w.dtype)
 
 
 linear.defvjp(_linear_forward, _linear_backward)
+
+
+def _in_dims(x: jax.Array, w: jax.Array, out: tuple[int, ...], contracted: int) -> tuple[str, str, jax.Array]:
+    """The einsum letters of w's columns and rows, and w with a dim for each.
+
+    Attention's heads are dims of the weight, so that activations need no reshape, which XLA may copy for.
+    """
+    return "ij"[:contracted], "op"[: len(out)], w.reshape(*out, *x.shape[-contracted:])
 
 
 def lookup(name: str, table: jax.Array, tokens: jax.Array) -> jax.Array:
@@ -262,7 +277,8 @@ def build_eval_step(loss_fn: Loss, mesh: Mesh, params: Any) -> Callable[..., jax
             return jnp.mean(jax.lax.map(lambda batch: loss_fn(params, *batch), batches))
 
     rows, where = NamedSharding(mesh, BATCH), shardings(mesh, params)
-    return jax.jit(evaluate, in_shardings=(where, rows, rows), out_shardings=NamedSharding(mesh, P()))
+    whole = NamedSharding(mesh, P())
+    return jax.jit(evaluate, in_shardings=(where, rows, rows), out_shardings=whole)
 
 
 def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, Any]:

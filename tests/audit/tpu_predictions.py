@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from planc.backends.xla import BACKEND
+from planc.backends.xla.analysis import compiler_options
 from planc.backends.xla.audit.predict import by_axis, predicted
+from planc.backends.xla.rules import gather_by_all_reduce, gather_per_reader
 from planc.ir.backend import run_by
 from planc.ir.sharding import Sharded
 from planc.ir.tensor_bytes import TensorBytes
@@ -18,6 +23,23 @@ from .tpu_cases import CASES, plan_of
 GOLDEN = Path(__file__).with_name("tpu_predictions.json")
 FIRST = Path(__file__).with_name("tpu_first_predictions.json")
 """The predictions as they were before any of these plans was compiled; never rewritten."""
+
+
+@contextmanager
+def without_options() -> Iterator[None]:
+    """The rules for a program as it was until it had options for its compiler and stated the rows that matmuls share;
+    its torus was described to the compiler without the links that wrap around."""
+    with (
+        patch.object(compiler_options, "WITH_SPARSE_CORES", ()),
+        patch.object(gather_per_reader, "gathered_rows", lambda sharded: ({}, {})),
+        patch.object(gather_by_all_reduce, "goes_around", lambda plan: False),
+    ):
+        yield
+
+
+def as_compiled(found: dict[str, Any] | None) -> AbstractContextManager[None]:
+    """The rules for the program of an answer of the compiler: with options if the answer lists them."""
+    return nullcontext() if found is None or "options" in found else without_options()
 
 
 def peaks(sharded: Sharded) -> tuple[TensorBytes, ...]:

@@ -29,7 +29,7 @@ from planc.lowering import lower_plan
 from tests.audit import run_tpu
 from tests.audit.tpu_cases import CASES
 from tests.audit.tpu_cases import plan_of as tpu_plan
-from tests.audit.tpu_predictions import GOLDEN, text
+from tests.audit.tpu_predictions import GOLDEN, as_compiled, text
 from tests.plans import propagated
 from tests.xla.cases import FSDP, NARROW, SP, TP, plan_of
 from tests.xla.test_tpu_rules import SLICES, SLICES_BATCH, TWO_SLICES
@@ -76,7 +76,9 @@ def test_the_audited_plans_are_spread() -> None:
 @pytest.mark.parametrize("name", [name for name, found in run_tpu.results().items() if found["said"] == "fits"])
 def test_the_rules_of_today_give_what_was_compiled(name: str) -> None:
     """The committed answers of the TPU compiler, axis by axis: no rule is changed for one plan at another's cost."""
-    expected, found = by_axis(predicted(propagated(tpu_plan(name)))), run_tpu.results()[name]
+    found = run_tpu.results()[name]
+    with as_compiled(found):
+        expected = by_axis(predicted(propagated(tpu_plan(name))))
     off = {w.axis for w in run_tpu.wires(name, expected, found) if abs(w.relative) > AXES_WITHIN}
     assert off == set(run_tpu.OPEN.get(name, {}))
 
@@ -237,7 +239,10 @@ def test_the_plans_own_topology() -> None:
 def test_slices_are_compiled_together_where_whole_axes_lie_across_them() -> None:
     assert topology_of(small("2 x tpu_v5p(2x2x1)", "fsdp 2 > tp 4"), None) == "2 x v5p:2x2x1"
     assert slices_of("2 x v5p:2x2x1") == (2, "v5p:2x2x1") and slices_of("v5p:2x2x2") == (1, "v5p:2x2x2")
-    assert chip_options("2 x v4:2x2x1") == chip_options("v4:2x2x1") != {}
+    plan = small("tpu_v4(2x2x2)")
+    assert chip_options("2 x v4:2x2x1", plan) == chip_options("v4:2x2x1", plan) != {}
+    whole = small("tpu_v5p(4x4x4)", "fsdp 16 > tp 4")
+    assert chip_options("v5p:4x4x4", whole) == {"wrap": (True, True, True)} and chip_options("", whole) == {}
 
 
 def test_without_the_compiler_the_audit_says_what_to_install() -> None:

@@ -16,6 +16,7 @@ from planc.ir.sharding import Sharded
 from planc.language.build import build_file
 from planc.sharding.collectives import semantic_collectives
 from tests.audit.tpu_cases import plan_of as audited_plan
+from tests.audit.tpu_predictions import without_options
 from tests.plans import propagated
 from tests.random_plans.draw import draw
 from tests.random_plans.promises import write
@@ -186,7 +187,8 @@ FSDP_OF_SLICES = "use hsdp over replica, fsdp"
 def test_every_rule_marks_what_it_changes(tmp_path: Path) -> None:
     names = ("fsdp_tp_sp", "dp_tp_blocks", "float8_rowwise", "zero1", "bf16_blocks", "gpipe_fsdp", "tied_zero1")
     found = [rows(name) for name in names]
-    found += [tpu_rows(name) for name in ("fsdp_v6e", "sp_v5p", "tp_v5p", "whole_v5p")]
+    with without_options():
+        found += [tpu_rows(name) for name in ("fsdp_v6e", "sp_v5p", "tp_v5p", "whole_v5p")]
     others = [moe_sharded(name) for name in ("ep_per_step", "capacity", "moe_dp_tp_sp", "deepseek_tp_cp")]
     others += [propagated(plan_of("bf16_ring", *NARROW["bf16_ring"]))]
     others += [propagated(plan_of("slices", "replica 2 > fsdp 4", FSDP_OF_SLICES, cluster="2 x tpu_v5p(2x2x1)"))]
@@ -194,7 +196,8 @@ def test_every_rule_marks_what_it_changes(tmp_path: Path) -> None:
     audited = ["llama3_8b_v5p_128_hsdp", "llama3_8b_v6e_256", "mixtral_8x7b_v5p_2_layers"]
     audited += ["llama3_8b_7x_64_hsdp", "qwen3_8b_v6e_offload_hidden"]
     others += [propagated(audited_plan(name)) for name in audited]
-    found += [realise(sharded, semantic_collectives(sharded)) for sharded in others]
+    with without_options():
+        found += [realise(sharded, semantic_collectives(sharded)) for sharded in others]
     seen = {rule for each in found for row in each for rule in row.realised_by}
     only_drops = {"one_gather_of_a_tied_table", "pass_keys_once", "shard_whole_heads"}
     assert seen == {rule.NAME for rule in ORDER} - only_drops

@@ -1,8 +1,12 @@
-"""Collectives after the TPU compiler: the rules against training steps that it compiled."""
+"""Collectives after the TPU compiler: the rules against training steps that it compiled without options.
+
+Those with options are in test_compiler_options.py.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,6 +20,7 @@ from planc.sharding.collectives import semantic_collectives
 from tests.audit.run_tpu import results
 from tests.audit.tpu_cases import plan_of as audited_plan
 from tests.audit.tpu_cases import plan_of as tpu_plan
+from tests.audit.tpu_predictions import without_options
 from tests.plans import propagated
 from tests.xla.cases import FSDP, SP, TP, plan_of
 
@@ -46,6 +51,12 @@ COMPILED_MIB = {
 }
 PLAIN = "attention.core as unfused"
 SMALL_MIB = 3.0
+
+
+@pytest.fixture(autouse=True)
+def _without_options() -> Iterator[None]:
+    with without_options():
+        yield
 
 
 def step(name: str) -> Sharded:

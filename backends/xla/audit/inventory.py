@@ -121,7 +121,7 @@ def _host_move(computation: Computation, i: Instruction, times: int) -> HostMove
     given = computation[i.operands[1 if written else 0]].shapes
     other = computation[i.operands[0]].shapes if written else tuple(s for s in i.shapes if s.dtype == given[0].dtype)
     there, here = given[0].space == HOST, {s.space == HOST for s in other}
-    if len(given) != 1 or here == {there}:
+    if len(given) != 1 or here <= {there}:  # empty: a copy that casts
         return None
     moved = given if there == written or not there else [s for s in other if s.space != HOST]
     return HostMove(
@@ -142,11 +142,18 @@ def _cycles(i: Instruction) -> int:
 
 def _cycles_until_done(computation: Computation, start: Instruction) -> int:
     """Return the compiler's estimate of the cycles between the asynchronous `start` and its `-done` instruction,
-    without loop bodies; 0 if the `-done` is in another computation."""
-    begun, cycles = False, 0
+    without loop bodies; 0 if the `-done` is in another computation.
+
+    From libtpu 0.0.44 the start of a collective on a SparseCore has no operands: its `-update` gives them, and begins
+    it."""
+    names, cycles, begun = {start.name}, 0, False
     for i in computation.instructions.values():
-        if begun and start.name in i.operands and i.opcode.endswith("-done"):
-            return cycles
+        if not names.isdisjoint(i.operands):
+            if i.opcode.endswith("-done"):
+                return cycles
+            if i.opcode.endswith("-update"):
+                names, cycles = {*names, i.name}, cycles if start.operands else 0
+                continue
         cycles += _cycles(i) if begun else 0
         begun = begun or i is start
     return 0

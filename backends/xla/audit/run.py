@@ -36,7 +36,6 @@ from planc.ir.sharding import Sharded
 from planc.lowering import load_backend, lower_plan
 
 BYTES_SENT = "bytes are those that one device sends in a step, on average, with ring algorithms"
-WINDOWED = "windowed einsum is off (it hides gathers in matmul loops): the default program overlaps more"
 PROMOTED = "virtual CPU devices send bf16 as fp32; predicted so (rule promote_bf16)"
 SLICED = "virtual CPU devices reduce-scatter by all-reduce and slice; predicted so (rule all_reduce_then_slice)"
 OFF_TORUS = "jax knows no way to lay this mesh along the torus: devices in their own order"
@@ -129,7 +128,7 @@ def _normalisations(plan: Plan, answer: CompilerAnswer) -> tuple[str, ...]:
         sliced = any(plan.store(noun) for noun in ("grads", "optimizer"))
         narrow = plan.precision.compute != "fp32"
         return tuple(s for s in (BYTES_SENT, PROMOTED if narrow else "", SLICED if sliced else "") if s)
-    return (BYTES_SENT, WINDOWED, *([] if answer.on_torus else [OFF_TORUS]))
+    return (BYTES_SENT, *([] if answer.on_torus else [OFF_TORUS]))
 
 
 def _compiler(sharded: Sharded, answer: CompilerAnswer, found: Inventory) -> CompilerReport:

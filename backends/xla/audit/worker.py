@@ -39,10 +39,6 @@ LOG_LEVELS = {
 """Environment of the TPU compiler on a machine without a TPU: no metadata queries, no log files. One accelerator type
 serves all topologies; without these, a lock file would admit one process at a time."""
 
-OPTIONS = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
-"""Windowed einsum is off: it turns gathers and scatters into permutes inside matmul loops, which an audit could not
-attribute."""
-
 
 def main(folder: Path) -> None:
     from planc.backends.xla.runtime.start_up import prepare_environment
@@ -64,40 +60,43 @@ def cached_answer(plan: Plan, topology: str, folder: Path) -> Path:
     for the TPU `topology` ("": virtual CPU devices)."""
     import jax
 
+    from planc.backends.xla.analysis.compiler_options import compiler_options
     from planc.backends.xla.analysis.slices import ranks_over_slices
+    from planc.backends.xla.versions import JAX
     from planc.checks import check_plan
     from planc.lowering import lower_plan
 
     # A kernel's text names files, and the folder they lie in.
     jax.config.update("jax_traceback_in_locations_limit", 0)  # type: ignore[no-untyped-call]
-    devices = described(topology, plan.mesh.devices)
-    mesh, step, arguments = step_of(lower_plan(check_plan(plan), "xla"), devices)
+    devices = described(topology, plan)
+    program = lower_plan(check_plan(plan), "xla")
+    mesh, step, arguments = step_of(program, devices)
     lowered = step.lower(*arguments)
-    options = OPTIONS if topology else {}
+    options = compiler_options(program.sharded, JAX.pinned) if topology else {}
     facts: dict[str, Any] = {
         "stablehlo_sha256": hashlib.sha256(lowered.as_text().encode()).hexdigest(),
         "topology": topology,
-        **chip_options(topology),
-        "options": options,
+        **chip_options(topology, plan),
+        "options": {name: str(value) for name, value in options.items()},
         "versions": {name: version(name) for name in ("jax", "jaxlib", *(["libtpu"] if topology else []))},
         "on_torus": on_torus(mesh, devices, ranks_over_slices(plan)) if topology else None,
     }
     path = folder / f"{hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]}.json"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        answer, text = compiled(lowered, options)
+        answer, text = compiled(lowered)
         _write(path.with_suffix(".hlo.gz"), gzip.compress(text.encode()))
         _write(path, json.dumps(facts | answer).encode())
     return path
 
 
-def compiled(lowered: Any, options: dict[str, str]) -> tuple[dict[str, Any], str]:
-    """Return the compiler's report on `lowered` with compiler `options`, and the optimized HLO. If the program does not
-    fit in memory, the HLO is "" and the report has the error (`refused`)."""
+def compiled(lowered: Any) -> tuple[dict[str, Any], str]:
+    """Return the compiler's report on `lowered` with the program's own options, and the optimized HLO. If the program
+    does not fit in memory, the HLO is "" and the report has the error (`refused`)."""
     began, used = time.monotonic(), time.process_time()
     refused, done = "", None
     try:
-        done = lowered.compile(compiler_options=options or None)
+        done = lowered.compile()
     except Exception as error:  # jaxlib's errors have no type of their own beside RuntimeError
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -116,27 +115,33 @@ def _write(path: Path, content: bytes) -> None:
     os.replace(temporary, path)
 
 
-def chip_options(topology: str) -> dict[str, str]:
-    """Return the compiler options of `topology`. On v4 the two cores of a chip form one device (megacore): by default
-    libtpu makes two devices, on which jax cannot build a mesh."""
+def chip_options(topology: str, plan: Plan) -> dict[str, Any]:
+    """Return how `topology` is described to the compiler: the dims of the torus that wrap around, as the cluster of
+    `plan` says (by default none does, and the compiler sums over a whole torus where it would gather). On v4 the two
+    cores of a chip form one device (megacore): by default libtpu makes two devices, on which jax cannot build a mesh.
+    """
     from planc.backends.xla.audit.topology import slices_of
 
-    return {"chip_config_name": "megacore"} if slices_of(topology)[1].startswith("v4:") else {}
+    if not topology:
+        return {}
+    around = (*plan.cluster.wrap, False)[:3]
+    megacore = {"chip_config_name": "megacore"} if slices_of(topology)[1].startswith("v4:") else {}
+    return {**megacore, "wrap": around}
 
 
-def described(topology: str, count: int) -> list[jax.Device]:
-    """Return `count` devices of a TPU `topology`, which need not exist; for "", devices of this process."""
+def described(topology: str, plan: Plan) -> list[jax.Device]:
+    """Return the devices of `plan` on a TPU `topology`, which need not exist; for "", devices of this process."""
     import jax
 
     from planc.backends.xla.audit.topology import slices_of
 
     if not topology:
-        return list(jax.devices()[:count])
+        return list(jax.devices()[: plan.mesh.devices])
     from jax.experimental import topologies
 
     slices, one = slices_of(topology)
     several = {"num_slices": slices} if slices > 1 else {}
-    found = topologies.get_topology_desc(platform="tpu", topology_name=one, **chip_options(topology), **several)
+    found = topologies.get_topology_desc(platform="tpu", topology_name=one, **chip_options(topology, plan), **several)
     return list(found.devices)
 
 

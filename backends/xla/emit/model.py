@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import chain
 from math import prod
 
-from planc.backends.common.source_writer import comment, fill
+from planc.backends.common.source_writer import comment, fill, lines
 from planc.backends.xla.analysis.copies import copies_summed_last
+from planc.backends.xla.analysis.gathered_rows import gathered_rows
 from planc.backends.xla.analysis.layouts import (
     casts,
     own_gradient,
@@ -99,20 +100,34 @@ def weight(name: str, w: jax.Array) -> jax.Array:
 '''
 
 LINEAR = '''
-def <linear>(name: str, x: jax.Array, w: jax.Array) -> jax.Array:
-    """x [..., in] times the parameter `name`, w [out, in]: [..., out]."""
-    return jnp.einsum("...i,oi->...o", x, weight(name, w))
+def <linear>(name: str, x: jax.Array, w: jax.Array, out: tuple[int, ...] = (-1,), contracted: int = 1) -> jax.Array:
+    """x [..., in] times the parameter `name`, w [out, in]: [..., out].
+
+    With `out` (-1, D) the result is [..., heads, D]; if two dims are `contracted`, x is [..., heads, D].
+    """
+    i, o, used = _in_dims(x, weight(name, w), out, contracted)
+    return jnp.einsum(f"...{i},{o}{i}->...{o}", x, used)
+'''
+
+IN_DIMS = '''
+def _in_dims(x: jax.Array, w: jax.Array, out: tuple[int, ...], contracted: int) -> tuple[str, str, jax.Array]:
+    """The einsum letters of w's columns and rows, and w with a dim for each.
+
+    Attention's heads are dims of the weight, so that activations need no reshape, which XLA may copy for.
+    """
+    return "ij"[:contracted], "op"[: len(out)], w.reshape(*out, *x.shape[-contracted:])
 '''
 
 LINEAR_GATHERED = '''
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def <linear>(name: str, x: jax.Array, w: jax.Array) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3, 4))
+def <linear>(name: str, x: jax.Array, w: jax.Array, out: tuple[int, ...] = (-1,), contracted: int = 1) -> jax.Array:
     """x [..., in] times the parameter `name`, w [out, in]: [..., out].
 
+    With `out` (-1, D) the result is [..., heads, D]; if two dims are `contracted`, x is [..., heads, D].
     <why>
     A custom_vjp has no forward mode: jax.jvp and jax.jacfwd of the loss raise.
     """
-    return jnp.einsum("...i,oi->...o", x, _used(name, w))
+    return _linear_forward(name, x, w, out, contracted)[0]
 
 
 def _used(name: str, w: jax.Array) -> jax.Array:
@@ -121,21 +136,32 @@ def _used(name: str, w: jax.Array) -> jax.Array:
     return weight(name, <w>)
 
 
-def _linear_forward(name: str, x: jax.Array, w: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return jnp.einsum("...i,oi->...o", x, _used(name, w)), (x, w)
+def _linear_forward(
+    name: str, x: jax.Array, w: jax.Array, out: tuple[int, ...], contracted: int
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    i, o, used = _in_dims(x, _used(name, w), out, contracted)
+    return jnp.einsum(f"...{i},{o}{i}->...{o}", <rows>, used), (x, w)
 
 
 def _linear_backward(
-    name: str, kept: tuple[jax.Array, jax.Array], dy: jax.Array
+    name: str, out: tuple[int, ...], contracted: int, kept: tuple[jax.Array, jax.Array], dy: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     x, w = kept
-    dx = jnp.einsum("...o,oi->...i", dy, _used(name, w))
+    <gathered>
+    i, o, used = _in_dims(x, _used(name, w), out, contracted)
+    dx = jnp.einsum(f"...{o},{o}{i}->...{i}", dy, used)
     dw = <product>
     <summed>
     return dx, with_sharding_constraint(dw, GRADS[_pattern(name)]).astype(w.dtype)
 
 
 <linear>.defvjp(_linear_forward, _linear_backward)
+'''
+
+WHOLE_ROWS = '''
+def _whole_rows(x: jax.Array, specs: dict[str, P], name: str) -> jax.Array:
+    """x with all rows of its sequences, if `specs` say so for the matmul with the parameter `name`."""
+    return with_sharding_constraint(x, specs.get(_pattern(name), P(*[P.UNCONSTRAINED] * x.ndim)))
 '''
 
 LOOKUP = '''
@@ -161,8 +187,11 @@ Otherwise each would look up its own, and XLA would sum the table's gradient ove
 
 
 SUMMED = "dw = with_sharding_constraint(dw, SUMMED[_pattern(name)])"
-PRODUCT = 'jnp.einsum("...o,...i->oi", dy, x, preferred_element_type=<reduce>)'
-PRODUCT_OF_COPIES = 'jnp.einsum("c...o,c...i->coi", _apart(dy), _apart(x), preferred_element_type=<reduce>)'
+PRODUCT = 'jnp.einsum(f"...{o},...{i}->{o}{i}", dy, x, preferred_element_type=<reduce>).reshape(w.shape)'
+PRODUCT_OF_COPIES = """
+jnp.einsum(
+    f"c...{o},c...{i}->c{o}{i}", _apart(dy), _apart(x), preferred_element_type=<reduce>
+).reshape(-1, *w.shape)"""
 SUMMED_LAST = """# First over the ranks that shard it, then over <axes>: at once this compiler all-reduces all of it.
 dw = with_sharding_constraint(dw, P(<copies>, *GRADS[_pattern(name)])).sum(0)"""
 ROUNDED = """# Cast before the all-gather: for a layer that waits for its input, XLA would cast after it.
@@ -249,7 +278,7 @@ def _linear(sharded: Sharded) -> list[str]:
     narrow = narrow_functions(sharded, used=own_gradient(plan), reduce=reduce, summed=summed)
     name = "_wide_linear" if narrow else "linear"
     if not own_gradient(plan):
-        return [fill(LINEAR, linear=name), *narrow]
+        return [fill(LINEAR, linear=name), IN_DIMS, *narrow]
     cast = f"in {plan.precision.compute}" if casts(plan) else ""
     gathered = plan.gathers_each_pass()
     if gathered:
@@ -263,6 +292,7 @@ def _linear(sharded: Sharded) -> list[str]:
         axes = parts(plan, copies)
         summed, product = fill(SUMMED_LAST, axes=" and ".join(axes), copies=axis_text(axes)), PRODUCT_OF_COPIES
     waits = rounds_before_gathers(plan)
+    inputs, results = gathered_rows(sharded)
     gathered_again = fill(
         LINEAR_GATHERED,
         linear=name,
@@ -272,8 +302,13 @@ def _linear(sharded: Sharded) -> list[str]:
         w="w" if waits else "w.astype(COMPUTE)",
         product=fill(product, reduce=reduce),
         summed=summed,
+        rows="_whole_rows(x, INPUTS, name)" if inputs else "x",
+        gathered=lines(
+            "x = _whole_rows(x, INPUTS, name)" if inputs else "",
+            "dy = _whole_rows(dy, RESULTS, name)" if results else "",
+        ),
     )
-    return [gathered_again, *narrow]
+    return [gathered_again, IN_DIMS, *([WHOLE_ROWS] if inputs or results else []), *narrow]
 
 
 def _apart(sharded: Sharded) -> list[str]:
@@ -315,3 +350,23 @@ def summed_table(sharded: Sharded) -> list[str]:
     )
     rows = chain.from_iterable(entry(p.param.name, param_spec(sharded.plan, p, "used")) for p in found)
     return [*comment(said), "SUMMED = GRADS | {", *rows, "}"]
+
+
+def rows_tables(sharded: Sharded) -> list[str]:
+    """Return the lines of `INPUTS` and `RESULTS`: the layouts with whole rows that matmuls state; [] if none does."""
+    inputs, results = gathered_rows(sharded)
+    said = {
+        "INPUTS": "Inputs of matmuls with all rows, by the weight: stated, so that its products share one all-gather.",
+        "RESULTS": "Gradients of results with all rows, likewise.",
+    }
+    tables = [(name, found) for name, found in zip(said, (inputs, results), strict=True) if found]
+    return [
+        line
+        for name, found in tables
+        for line in (
+            *comment(said[name]),
+            f"{name} = {{",
+            *(row for param, spec in found.items() for row in entry(param, spec)),
+            "}",
+        )
+    ]

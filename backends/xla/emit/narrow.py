@@ -22,11 +22,15 @@ from planc.ir.plan import Quantize
 from planc.ir.sharding import Sharded
 
 LINEAR = '''
-def linear(name: str, x: jax.Array, w: jax.Array) -> jax.Array:
-    """x [..., in] times the parameter `name`, w [out, in]: [..., out]; quantized if NARROW says so."""
+def linear(name: str, x: jax.Array, w: jax.Array, out: tuple[int, ...] = (-1,), contracted: int = 1) -> jax.Array:
+    """x [..., in] times the parameter `name`, w [out, in]: [..., out]; quantized if NARROW says so.
+
+    With `out` (-1, D) the result is [..., heads, D]; if two dims are `contracted`, x is [..., heads, D].
+    """
     recipe = <recipe>
     product = {"": _wide_linear}.get(recipe, functools.partial(_narrow_linear, recipe))
-    return product(name, x, w)
+    y = product(name, x.reshape(*x.shape[:-contracted], -1), w)
+    return y.reshape(*y.shape[:-1], *out)
 '''
 
 ALWAYS = 'NARROW.get(_pattern(name), "")'

@@ -17,6 +17,7 @@ from planc.backends.xla.emit.experts import expert_tables
 from planc.backends.xla.emit.model import (
     BY_NAME,
     model_functions,
+    rows_tables,
     spec_function,
     summed_table,
 )
@@ -26,7 +27,14 @@ from planc.backends.xla.emit.pipeline import constants as pipeline_constants
 from planc.backends.xla.emit.pipeline import ends_table
 from planc.backends.xla.emit.remat import saved_tables
 from planc.backends.xla.emit.step import mesh_function, state_functions, step_functions
-from planc.backends.xla.emit.tables import activation_table, constants, exchange_table, not_decayed, param_tables
+from planc.backends.xla.emit.tables import (
+    activation_table,
+    constants,
+    exchange_table,
+    not_decayed,
+    options_table,
+    param_tables,
+)
 from planc.backends.xla.versions import JAX
 from planc.diag.quoting import python_docstring
 from planc.ir.base import plain_name
@@ -60,7 +68,7 @@ def emit(sharded: Sharded, jax: Version = JAX.pinned) -> str:
         *_imports(sharded),
         JAX.guard(sharded, jax),
         "Loss = Callable[[Any, jax.Array, jax.Array], jax.Array]",
-        *_tables(sharded),
+        *_tables(sharded, jax),
     ]
     functions = [mesh_function(plan), *model_functions(sharded), *step_functions(sharded), spec_function(plan)]
     own = narrow_state(plan) or plan.state_on_host
@@ -99,7 +107,7 @@ def _without_verb(sentence: str) -> str:
     return " ".join(sentence.split()[1:])
 
 
-def _tables(sharded: Sharded) -> list[str]:
+def _tables(sharded: Sharded, jax: Version) -> list[str]:
     tables = (
         constants,
         context_constants,
@@ -107,6 +115,7 @@ def _tables(sharded: Sharded) -> list[str]:
         param_tables,
         padding_table,
         summed_table,
+        rows_tables,
         narrow_tables,
         not_decayed,
         activation_table,
@@ -115,7 +124,8 @@ def _tables(sharded: Sharded) -> list[str]:
         expert_tables,
         saved_tables,
     )
-    return ["\n".join(lines) for table in tables if (lines := table(sharded))]
+    found = (*(table(sharded) for table in tables), options_table(sharded, jax))
+    return ["\n".join(lines) for lines in found if lines]
 
 
 def _imports(sharded: Sharded) -> list[str]:

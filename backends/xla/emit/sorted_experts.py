@@ -116,7 +116,8 @@ _exchanged.defvjp(_exchanged_forward, _exchanged_backward)
 '''
 
 RAGGED = """
-out = jax.lax.pcast(jnp.zeros((sizes[1], *rows.shape[1:]), rows.dtype), EXPERTS_TOKENS, to="varying")
+# Not cleared: rows that no rank sends are in no expert's group, and are not sent back.
+out = jax.lax.pcast(jax.lax.empty((sizes[1], *rows.shape[1:]), rows.dtype), EXPERTS_TOKENS, to="varying")
 where = starts[me], numbers[me], lies[me], numbers[:, me]
 return jax.lax.ragged_all_to_all(rows, out, *where, axis_name=<axes>)"""
 

@@ -168,6 +168,7 @@ def build_train_step(
         in_shardings=(state, rows, rows, whole),
         out_shardings=(state, {"loss": whole, "grad_norm": whole}),  # otherwise XLA may replicate state
         donate_argnums=0,
+        <options>
     )
 
 
@@ -181,7 +182,7 @@ def build_gradients(loss_fn: Loss, mesh: Mesh, params: Any) -> Callable[..., Any
 
     rows, where = NamedSharding(mesh, BATCH), <where>
     out = (NamedSharding(mesh, P()), shardings(mesh, params, GRADS))
-    return jax.jit(gradients, in_shardings=(where, rows, rows), out_shardings=out)
+    return jax.jit(gradients, in_shardings=(where, rows, rows), out_shardings=out<with_options>)
 
 
 def build_eval_step(loss_fn: Loss, mesh: Mesh, params: Any) -> Callable[..., jax.Array]:
@@ -193,7 +194,8 @@ def build_eval_step(loss_fn: Loss, mesh: Mesh, params: Any) -> Callable[..., jax
             <evaluate>
 
     rows, where = NamedSharding(mesh, BATCH), <where>
-    return jax.jit(evaluate, in_shardings=(where, rows, rows), out_shardings=NamedSharding(mesh, P()))
+    whole = NamedSharding(mesh, P())
+    return jax.jit(evaluate, in_shardings=(where, rows, rows), out_shardings=whole<with_options>)
 '''
 
 ACCUMULATE = '''
@@ -256,6 +258,13 @@ def _tracing(mesh: Mesh) -> AbstractContextManager[None]:
 '''
 
 
+OPTIONS = '''
+def _compiler_options(mesh: Mesh) -> dict[str, bool | int] | None:
+    """TPU_OPTIONS on a mesh of TPUs; other compilers refuse their names."""
+    return {"tpu": TPU_OPTIONS}.get(mesh.devices.flat[0].platform)
+'''
+
+
 def mesh_function(plan: Plan) -> str:
     torus = MESH_SLICES if ranks_over_slices(plan) else MESH_TORUS
     text = torus if plan.cluster.has_tpus else MESH
@@ -266,11 +275,20 @@ def step_functions(sharded: Sharded) -> list[str]:
     """Return the source of the steps and their helpers, one text each."""
     plan = sharded.plan
     cut = CUT if padded(sharded) and not pipelined(plan) else ""
+    options = "compiler_options=_compiler_options(mesh)" if plan.cluster.has_tpus else ""
     step = fill(
-        STEP, update=_update(plan), evaluate=_evaluate(sharded), compiled=_compiled(plan), cut=cut, **_held(plan)
+        STEP,
+        update=_update(plan),
+        evaluate=_evaluate(sharded),
+        compiled=_compiled(plan),
+        cut=cut,
+        options=f"{options}," if options else "",
+        with_options=f", {options}" if options else "",
+        **_held(plan),
     )
     gathered = [_gathered(plan)] if _gathers_first(plan) else []
-    functions = [step, _accumulate(sharded), *gathered, TRACING if casts(plan) else TRACING_FP32]
+    functions = [step, *([OPTIONS] if options else []), _accumulate(sharded), *gathered]
+    functions += [TRACING if casts(plan) else TRACING_FP32]
     functions += [*offload_functions(sharded), *padding_functions(sharded)]
     functions = [with_picks(text) for text in functions] if plan.model.top_k else functions
     return [text.replace("gradients, fp32", f"gradients, {plan.store_dtype('grads')}") for text in functions]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from planc.backends.common.source_writer import INDENT, WIDTH, beside, causes, comment
+from planc.backends.xla.analysis.compiler_options import option_rows
 from planc.backends.xla.analysis.layouts import (
     Spec,
     Use,
@@ -29,6 +30,7 @@ from planc.ir.base import Cause
 from planc.ir.model import EXPERTS, ROUTED, Tensor
 from planc.ir.plan import NOUNS, Noun, Plan
 from planc.ir.sharding import Layout, Move, OpSharding, RedistributionStep, Sharded
+from planc.ir.version import Version
 
 
 def constants(sharded: Sharded) -> list[str]:
@@ -70,6 +72,24 @@ def _dtype_line(plan: Plan, noun: Noun) -> list[str]:
 
 def _cause_text(found: list[Cause]) -> str:
     return f"; {found[0].comment()}" if found else ""
+
+
+def options_table(sharded: Sharded, jax: Version) -> list[str]:
+    """Return the lines of `TPU_OPTIONS`, the options of the TPU compiler for `jax`; [] without TPUs."""
+    rows = option_rows(sharded, jax)
+    if not rows:
+        return []
+    lines = [
+        line
+        for row in rows
+        for line in (*comment(row.note, 1), *(f'{INDENT}"{name}": {value},' for name, value in row.options.items()))
+    ]
+    return [
+        *comment(f"Options of the TPU compiler for {sharded.plan.cluster.chip.name}."),
+        "TPU_OPTIONS: dict[str, bool | int] = {",
+        *lines,
+        "}",
+    ]
 
 
 # Parameters.

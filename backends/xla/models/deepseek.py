@@ -42,10 +42,10 @@ def build_latent_attention(model: Model, hooks: Hooks) -> Half:
     nope, rope = sizes["nope_dim"], sizes["rope_dim"]
 
     def linear(part: str, tensor: str, x: jax.Array, layer: Params, width: int = 0) -> jax.Array:
-        """Project `x` with the weight `part`; with `width`, split the output into heads of this width."""
+        """Project `x` with the weight `part`; with `width`, the output has heads of this width."""
+        out = (-1, width) if width else (-1,)
         name = f"{MODULE}.{part}.weight"
-        y = hooks.linear(name, x, layer[name])
-        return hooks.constrain(tensor, y.reshape(*y.shape[:-1], -1, width) if width else y)
+        return hooks.constrain(tensor, hooks.linear(name, x, layer[name], out))
 
     def latent(letter: str, x: jax.Array, layer: Params) -> jax.Array:
         name = f"{MODULE}.{letter}_norm.weight"
@@ -72,6 +72,7 @@ def build_latent_attention(model: Model, hooks: Hooks) -> Half:
         shared = jnp.broadcast_to(turned[:, :, None], (*k.shape[:-1], rope))
         k = hooks.constrain("attention.k", jnp.concatenate((k, shared), axis=-1))
         mixed = hooks.constrain("attention.mixed", hooks.attend(q, k, v))
-        return linear("wo", "attention.out", mixed.reshape(*mixed.shape[:-2], -1), layer)
+        name = f"{MODULE}.wo.weight"
+        return hooks.constrain("attention.out", hooks.linear(name, mixed, layer[name], (-1,), 2))
 
     return attention

@@ -46,8 +46,13 @@ class Hooks(Protocol):
         """Return the parameter `name` for use, gathered over the axes that shard only its storage."""
         ...
 
-    def linear(self, name: str, x: jax.Array, w: jax.Array, /) -> jax.Array:
-        """Return x [..., in] times the parameter `name`, w [out, in]: [..., out]."""
+    def linear(
+        self, name: str, x: jax.Array, w: jax.Array, out: tuple[int, ...] = (-1,), contracted: int = 1, /
+    ) -> jax.Array:
+        """Return x [..., in] times the parameter `name`, w [out, in]: [..., out].
+
+        With `out` (-1, D) the result is [..., heads, D]; if two dims are `contracted`, x is [..., heads, D].
+        """
         ...
 
     def lookup(self, name: str, table: jax.Array, tokens: jax.Array, /) -> jax.Array:
@@ -99,7 +104,14 @@ class Undivided:
     def weight(self, name: str, w: jax.Array, /) -> jax.Array:
         return w
 
-    def linear(self, name: str, x: jax.Array, w: jax.Array, /) -> jax.Array:
+    def linear(
+        self, name: str, x: jax.Array, w: jax.Array, out: tuple[int, ...] = (-1,), contracted: int = 1, /
+    ) -> jax.Array:
+        y = self.product(name, x.reshape(*x.shape[:-contracted], -1), w)
+        return y.reshape(*y.shape[:-1], *out)
+
+    def product(self, name: str, x: jax.Array, w: jax.Array, /) -> jax.Array:
+        """Return x [..., in] times the parameter `name`, w [out, in]: [..., out]."""
         return jnp.einsum("...i,oi->...o", x, w)
 
     def lookup(self, name: str, table: jax.Array, tokens: jax.Array, /) -> jax.Array:

@@ -128,8 +128,7 @@ def build_attention(model: Model, hooks: Hooks, kind: Section = "block", *, norm
 
     def heads(part: str, x: jax.Array, layer: Params) -> jax.Array:
         name = f"layers.*.attention.w{part}.weight"
-        y = hooks.linear(name, x, layer[name])
-        return hooks.constrain(f"attention.{part}", y.reshape(*y.shape[:-1], -1, head_dim))
+        return hooks.constrain(f"attention.{part}", hooks.linear(name, x, layer[name], (-1, head_dim)))
 
     def attention(x: jax.Array, layer: Params) -> jax.Array:
         angles = rotary_angles(hooks.positions(x.shape[1]), head_dim, model.rope_theta, model.rope_scaling)
@@ -140,8 +139,7 @@ def build_attention(model: Model, hooks: Hooks, kind: Section = "block", *, norm
         k = hooks.constrain("attention.k_rotated", rotate(k, angles))
         mixed = hooks.constrain("attention.mixed", hooks.attend(q, k, v, *window))
         name = "layers.*.attention.wo.weight"
-        out = hooks.linear(name, mixed.reshape(*mixed.shape[:-2], -1), layer[name])
-        return hooks.constrain("attention.out", out)
+        return hooks.constrain("attention.out", hooks.linear(name, mixed, layer[name], (-1,), 2))
 
     return attention
 
@@ -205,9 +203,10 @@ def _scaled(frequencies: jax.Array, scaling: Mapping[str, Any]) -> jax.Array:
 def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
     """Return `x` [B, S, H, D] rotated by `angles` [S, D / 2]: dim i pairs with dim i + D / 2 (the half-split
     convention)."""
-    cos, sin = jnp.cos(angles)[:, None, :], jnp.sin(angles)[:, None, :]
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    cos, sin = (jnp.concatenate([f(angles)] * 2, axis=-1)[:, None, :] for f in (jnp.cos, jnp.sin))
+    wide = x.astype(jnp.float32)
+    first, second = jnp.split(wide, 2, axis=-1)
+    turned = wide * cos + jnp.concatenate([-second, first], axis=-1) * sin
     return turned.astype(x.dtype)
 
 

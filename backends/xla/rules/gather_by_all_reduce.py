@@ -1,30 +1,39 @@
-"""Over every device of a torus the TPU compiler gathers parameters by an all-reduce of zero-padded shards.
+"""Over every device of a torus that does not wrap around, the TPU compiler gathers parameters by an all-reduce.
 
-An all-reduce sends twice as much as an all-gather. Embedding and head stored in fp32 are also sent in fp32; those
-stored in bf16 are not (a step over v4 4x4x4), nor is a head that the program casts first. Read from a step over all of
-v5p 4x4x4, and from single gathers over 4x4x8 and v4 2x4x4. All-gathers over fewer devices stay (a step over v5p 2x2x4,
-single gathers over 2x2x2, 2x4x4 and 2x2x8), and so do most over all of a 2D torus (v6e 8x8), and those on chips that
-keep reduce-scatters over the whole torus (`all_reduce_whole_torus`).
+The all-reduce is of zero-padded shards and sends twice as much as an all-gather. Embedding and head stored in fp32 are
+also sent in fp32; those stored in bf16 are not, nor is a head that the program casts first. Read from steps over all of
+v5p and v4 4x4x4, and from single gathers over 4x4x8 and v4 2x4x4, all described to the compiler without their wraps;
+with them (a step over v5p 4x4x4) all-gathers stay. They stay too over fewer devices (a step over v5p 2x2x4, single
+gathers over 2x2x2, 2x4x4 and 2x2x8), over most 2D tori (v6e 8x8), and on 7x.
 """
 
 from __future__ import annotations
 
 from planc.backends.xla.analysis.layouts import rounds_before_gathers
-from planc.backends.xla.rules.all_reduce_whole_torus import sums_over_all
-from planc.backends.xla.rules.rule import Rows, changed, in_dtype
+from planc.backends.xla.rules.rule import Rows, changed, in_dtype, platform
 from planc.ir.collective import DTYPE_BYTES, Collective
+from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 
 NAME = "gather_by_all_reduce"
+GATHERS = ("tpu7x",)
+"""Chips whose compiler keeps the all-gather."""
 DEVICES = 64
 """The smallest torus (devices) on which all-gathers became all-reduces; with 32 devices they did not."""
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     cluster = sharded.plan.cluster
-    if not sums_over_all(sharded) or len(cluster.shape) < 3 or cluster.devices < DEVICES:
+    large = platform(sharded) == "tpu" and len(cluster.shape) == 3 and cluster.devices >= DEVICES
+    if not large or goes_around(sharded.plan) or cluster.chip.name in GATHERS:
         return rows
     return tuple(_as_all_reduce(sharded, row) if _gathers(sharded, row) else row for row in rows)
+
+
+def goes_around(plan: Plan) -> bool:
+    """True if the torus of `plan` wraps around in every dim. False for other frameworks, whose published runs were
+    fitted with this rule."""
+    return plan.framework == "planc" and all(plan.cluster.wrap)
 
 
 def _gathers(sharded: Sharded, row: Collective) -> bool:

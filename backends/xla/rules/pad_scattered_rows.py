@@ -7,7 +7,9 @@ grows from rank to rank; the missing rows come in shifts by one rank, two ranks 
 gradients of Llama blocks there. Sums scattered along columns are not padded. Columns become rows if the sum is
 transposed: for a weight with no other sharding, and if a rank's columns do not fill whole lanes. Gradients of several
 experts at once are not padded (16 experts a rank, DeepSeek-V3 on v5p); those of a single expert are reduce-scattered
-without the expert dim, and padded like others.
+without the expert dim, and padded like others. Shards of whole tiles are not padded where the SparseCores take the sum
+(v5p: 16 to 224 rows, but not the 2,004 of a vocabulary; v6e: 64 rows of 3,584, but
+not of 32,064).
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
 
+from planc.backends.xla.analysis.compiler_options import scatters_by_sparse_cores
 from planc.backends.xla.analysis.expert_mesh import XlaExpertAxes
 from planc.backends.xla.analysis.layouts import cut
 from planc.backends.xla.rules.rule import Rows, changed, of_experts, platform
 from planc.ir.collective import DTYPE_BYTES, Collective
-from planc.ir.sharding import Sharded
+from planc.ir.sharding import ParamSharding, Sharded
 
 NAME = "pad_scattered_rows"
 TILE_ROWS, LANES = 8, 128
@@ -49,7 +52,7 @@ def _padded(sharded: Sharded, row: Collective) -> Iterator[Collective]:
 
 def rows_of_part(sharded: Sharded, row: Collective) -> int:
     """Return the number of rows of a rank's shard of the gradient that `row` (one collective of the prediction)
-    reduce-scatters along rows; 0 for any other collective."""
+    reduce-scatters along rows through the buffer; 0 for any other collective, and for whole tiles on SparseCores."""
     plan, p = sharded.plan, sharded.param.get(row.tensor)
     place = cut(plan, p, "grads") if p is not None and row.carries == "grad" and row.op == "reduce_scatter" else None
     if p is None or place is None:
@@ -59,7 +62,19 @@ def rows_of_part(sharded: Sharded, row: Collective) -> int:
             return 0
         place -= 1
     length: int = plan.model.shape(p.param)[place] // plan.mesh.size(*p.compute[place]) // row.group_size
+    if scatters_by_sparse_cores(sharded) and _in_whole_tiles(sharded, p, place, length, row.dtype):
+        return 0
     return 0 if place > 0 and p.axes() and length % LANES == 0 else length
+
+
+def _in_whole_tiles(sharded: Sharded, p: ParamSharding, place: int, length: int, dtype: str) -> bool:
+    """True if shards of `length` rows along dim `place` of `p`, and a rank's part of its other dim, fill whole tiles of
+    8 x 128 (16 x 128 in bf16)."""
+    plan = sharded.plan
+    shape = zip(plan.model.shape(p.param), p.compute, strict=True)
+    local = [ceil(n / plan.mesh.size(*axes)) for n, axes in shape]
+    width = local[place - 1] if place else local[-1]
+    return length % (TILE_ROWS * DTYPE_BYTES["fp32"] / DTYPE_BYTES[dtype]) == 0 and width % LANES == 0
 
 
 def buffers(sharded: Sharded, row: Collective) -> float:

@@ -43,11 +43,11 @@ def multiplying_narrow(hooks: Undivided, plan: Plan) -> Undivided:
                 self.layer += 1
             return x
 
-        def linear(self, name: str, x: jax.Array, w: jax.Array, /) -> jax.Array:
+        def product(self, name: str, x: jax.Array, w: jax.Array, /) -> jax.Array:
             q = sentences.get(name)
             spared = name.startswith("layers.") and q and any(a <= self.layer < b for a, b in q.kept_layers)
             if q is None or spared:
-                return super().linear(name, x, w)  # type: ignore[no-any-return]
+                return super().product(name, x, w)  # type: ignore[no-any-return]
             made = product_of(q)(x.reshape(-1, x.shape[-1]), w)
             return made.reshape(*x.shape[:-1], -1)
 

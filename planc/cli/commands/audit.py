@@ -181,7 +181,9 @@ def _of_overlap(report: CompilerReport | None) -> list[str]:
         ]
         for o in report.overlap
     ]
-    said = "what the compiled program does not wait for, beside the cost model's seconds:"
+    sent, moved = (sum(getattr(o, name) for o in report.overlap) for name in ("sent_bytes", "asynchronous_bytes"))
+    share = f"{moved / sent:.0%} of the bytes" if sent else "nothing"
+    said = f"what the compiled program does not wait for ({share}), beside the cost model's seconds:"
     return ["", said, *table(heads, rows, left=2)]
 
 
