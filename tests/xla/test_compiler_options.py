@@ -40,6 +40,14 @@ COMPILED_BYTES = {
         ("reduce_scatter", "tp", "bf16"): 0.5536e9,
         ("reduce_scatter", "tp", "fp32"): 0.1007e9,
     },
+    "mixtral_8x7b_v5p_dropless": {
+        ("all_gather", "fsdp", "bf16"): 7.7729e9,
+        ("all_reduce", "ep", "fp32"): 0.2043e9,
+        ("all_reduce", "fsdp+ep", "fp32"): 4.1622e9,
+        ("all_to_all", "ep", "bf16"): 2.3488e9,
+        ("all_to_all", "ep", "fp32"): 0.0881e9,
+        ("reduce_scatter", "fsdp", "fp32"): 8.5102e9,
+    },
 }
 COMMITTED_BYTES = {
     # plans/llama3_70b_v5p.plan: every large collective asynchronous, 17.73 G estimated cycles, a peak of 21.743 GiB
