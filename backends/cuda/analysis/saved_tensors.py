@@ -145,8 +145,7 @@ class SavedTensors:
         """
         given = 0.0 if self.roles.pipeline else 1.0
         if self.plan.loss_chunks > 1:
-            wide = self._fp32_logits(1) if self.computed != FP32 else 0.0
-            chunk = (self._logits() + wide) / self.plan.loss_chunks
+            chunk = (self._logits() + self._fp32_logits(1)) / self.plan.loss_chunks
             scaled = self._head_gradient() * self.computed + self._head_input()
             return max(given * self._head_input() + chunk, scaled)
         if self.plan.compiled("loss"):

@@ -77,7 +77,7 @@ def _why_reduced(styler: Styler) -> str:
 
 
 def _cross_entropy(styler: Styler) -> str:
-    """Emits cross_entropy, which the autograd functions call on fp32 logits."""
+    """Emits cross_entropy, which the autograd functions call."""
     if not styler.divides_loss:
         return WHOLE_VOCAB.strip()
     return fill(SHARDED_VOCAB, cause=_why_reduced(styler), axis=_vocab_axes(styler)[1])
@@ -85,14 +85,14 @@ def _cross_entropy(styler: Styler) -> str:
 
 WHOLE_VOCAB = '''
 def cross_entropy(
-    scores: torch.Tensor, targets: torch.Tensor, count: int, gradient: torch.Tensor | None
+    logits: torch.Tensor, targets: torch.Tensor, count: int, gradient: torch.Tensor | None
 ) -> torch.Tensor:
-    """The sum of the cross entropies of fp32 logits `scores` [rows, V], over `count`; overwrites `scores`.
+    """The sum of the cross entropies in fp32 of logits [rows, V], over `count`.
 
-    Its gradient is written to `gradient`, unless None.
+    Its gradient is written to `gradient`, which may be the logits, unless None.
     """
     targets = targets[:, None]
-    scores.sub_(scores.amax(dim=-1, keepdim=True))
+    scores = logits - logits.amax(dim=-1, keepdim=True).float()
     picked = scores.gather(1, targets)
     sums = scores.exp_().sum(dim=-1, keepdim=True)
     if gradient is not None:
@@ -102,17 +102,18 @@ def cross_entropy(
 
 SHARDED_VOCAB = '''
 def cross_entropy(
-    scores: torch.Tensor, targets: torch.Tensor, count: int, gradient: torch.Tensor | None, vocab: int, mesh: DeviceMesh
+    logits: torch.Tensor, targets: torch.Tensor, count: int, gradient: torch.Tensor | None, vocab: int, mesh: DeviceMesh
 ) -> torch.Tensor:
-    """The sum of the cross entropies of fp32 logits `scores` [rows, V / <axis>], over `count`; overwrites `scores`.
+    """The sum of the cross entropies in fp32 of logits [rows, V / <axis>], over `count`.
 
-    Its gradient is written to `gradient`, unless None. `vocab` is V; `mesh` has the ranks that divide it.
+    Its gradient is written to `gradient`, which may be the logits, unless None. `vocab` is V; `mesh` has the ranks
+    that divide it.
     """
     <cause>
     group = mesh.get_group()
-    most = scores.amax(dim=-1, keepdim=True)
+    most = logits.amax(dim=-1, keepdim=True).float()
     dist.all_reduce(most, op=dist.ReduceOp.MAX, group=group)
-    scores.sub_(most)
+    scores = logits - most
     own = targets[:, None] - mesh.get_local_rank() * -(-vocab // mesh.size())
     mine = (own >= 0) & (own < scores.shape[1])
     own = own.where(mine, 0)
@@ -141,7 +142,7 @@ class DividedCrossEntropy(torch.autograd.Function):
     def forward(ctx, logits, targets, vocab: int, mesh: DeviceMesh, backward: bool) -> torch.Tensor:
         gradient = torch.empty_like(logits) if backward else None
         ctx.save_for_backward(gradient)
-        return cross_entropy(logits.to(torch.float32, copy=True), targets, len(logits), gradient, vocab, mesh)
+        return cross_entropy(logits, targets, len(logits), gradient, vocab, mesh)
 
     @staticmethod
     def backward(ctx, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -204,7 +205,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
             x = hidden[rows]
             logits = x @ weight.t()
             gradient = logits if of_hidden or of_weight else None
-            total += cross_entropy(logits.float(), targets[rows], len(hidden), gradient<given>)
+            total += cross_entropy(logits, targets[rows], len(hidden), gradient<given>)
             if of_hidden:
                 torch.mm(logits, weight, out=d_hidden[rows])
             if of_weight:

@@ -158,10 +158,8 @@ class Rotary(nn.Module):
         self.head_dim, self.theta, self.scaling = head_dim, theta, dict(scaling or {})
 
     def forward(self, x: Tensor) -> Tensor:
-        cos, sin = self._rotations(x.shape[1], x.device)
-        first, second = x.float().chunk(2, dim=-1)
-        turned = torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1)
-        return turned.to(x.dtype)
+        turned: Tensor = Rotation.apply(x, *self._rotations(x.shape[1], x.device))  # type: ignore[no-untyped-call]
+        return turned
 
     def _rotations(self, tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Returns the cosine and sine of each angle, [S, 1, E/2], fp32."""
@@ -188,6 +186,33 @@ class Rotary(nn.Module):
         share = ((turns - low) / (high - low)).clamp(0, 1)
         mixed: Tensor = (1 - share) * divided + share * frequencies
         return mixed
+
+
+class Rotation(torch.autograd.Function):
+    """Rotates the pairs (i, i + E/2) of x [B, S, H, E] by angles with this cosine and sine, [S, 1, E/2] in fp32. The
+    backward rotates by the opposite angles, and needs nothing else."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return rotated(x, cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        cos, sin = ctx.saved_tensors
+        return rotated(grads[0], cos, -sin), None, None
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Returns x rotated, rounded once from fp32. Both halves are written into one buffer, except for a compiler."""
+    first, second = x.chunk(2, dim=-1)
+    if torch.compiler.is_compiling() or x.device.type == "xla":
+        return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1).to(x.dtype)
+    turned = torch.empty_like(x)
+    left, right = turned.chunk(2, dim=-1)
+    torch.addcmul(first * cos, second, sin, value=-1, out=left)
+    torch.addcmul(second * cos, first, sin, out=right)
+    return turned
 
 
 class FeedForward(nn.Module):
