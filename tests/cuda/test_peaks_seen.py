@@ -133,6 +133,11 @@ SEEN = {
 """Model, batch, machine, mesh, layouts, dtype, and the GiB that were seen."""
 
 
+FURTHER = {"gathered once": 0.016}
+"""Share of the peak that a layout is off by, if more than 1.5 %: one is predicted 1.5 % high, at the first blocks of a
+step that begins without gradients."""
+
+
 @pytest.mark.parametrize("what", SEEN)
 def test_a_peak_is_as_it_was_seen(what: str, tmp_path: Path) -> None:
     model, batch, cluster, mesh, uses, compute, seen = SEEN[what]
@@ -140,4 +145,4 @@ def test_a_peak_is_as_it_was_seen(what: str, tmp_path: Path) -> None:
     batch = batch if "tokens" in batch else f"{batch} tokens"
     path.write_text(PLAN.format(model=model, batch=batch, cluster=cluster, mesh=mesh, uses=uses, compute=compute))
     memory = check(path, target="cuda").memory
-    assert memory is not None and abs(memory.allocated_gib / seen - 1) < 0.016
+    assert memory is not None and abs(memory.allocated_gib / seen - 1) < FURTHER.get(what, 0.015)

@@ -53,7 +53,7 @@ def xla_step(program: Program) -> Callable[[int], Row]:
         from planc.backends.xla.audit.run import audit_of_answer
         from planc.backends.xla.audit.worker import described, step_of
 
-        _, step, arguments = step_of(program, described("", program.plan.mesh.devices))
+        _, step, arguments = step_of(program, described("", program.plan))
         lowered = step.lower(*arguments)
         text = lowered.compile().as_text()
         answer = CompilerAnswer(

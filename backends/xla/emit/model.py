@@ -188,11 +188,9 @@ Otherwise each would look up its own, and XLA would sum the table's gradient ove
 
 SUMMED = "dw = with_sharding_constraint(dw, SUMMED[_pattern(name)])"
 PRODUCT = 'jnp.einsum(f"...{o},...{i}->{o}{i}", dy, x, preferred_element_type=<reduce>).reshape(w.shape)'
-PRODUCT_OF_COPIES = """
-jnp.einsum(
-    f"c...{o},c...{i}->c{o}{i}", _apart(dy), _apart(x), preferred_element_type=<reduce>
-).reshape(-1, *w.shape)"""
-SUMMED_LAST = """# First over the ranks that shard it, then over <axes>: at once this compiler all-reduces all of it.
+PRODUCT_OF_COPIES = 'jnp.einsum(f"c...{o},c...{i}->c{o}{i}", _apart(dy), _apart(x), preferred_element_type=<reduce>)'
+SUMMED_LAST = """dw = dw.reshape(-1, *w.shape)
+# First over the ranks that shard it, then over <axes>: at once this compiler all-reduces all of it.
 dw = with_sharding_constraint(dw, P(<copies>, *GRADS[_pattern(name)])).sum(0)"""
 ROUNDED = """# Cast before the all-gather: for a layer that waits for its input, XLA would cast after it.
 w = jax.lax.optimization_barrier(w.astype(COMPUTE))"""
