@@ -173,13 +173,20 @@ def _linear_forward(
     return jnp.einsum(f"...{i},{o}{i}->...{o}", x, used), (x, w)
 
 
+def _flat(x: jax.Array, dims: int) -> jax.Array:
+    """x with its last `dims` as one: heads as a dim of a weight's gradient would decide how it is summed."""
+    return x.reshape(*x.shape[: x.ndim - dims], -1)
+
+
 def _linear_backward(
     name: str, out: tuple[int, ...], contracted: int, kept: tuple[jax.Array, jax.Array], dy: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     x, w = kept
     i, o, used = _in_dims(x, _used(name, w), out, contracted)
     dx = jnp.einsum(f"...{o},{o}{i}->...{i}", dy, used)
-    dw = jnp.einsum(f"...{o},...{i}->{o}{i}", dy, x, preferred_element_type=jnp.float32).reshape(w.shape)
+    dw = jnp.einsum(
+        "...o,...i->oi", _flat(dy, len(out)), _flat(x, contracted), preferred_element_type=jnp.float32
+    )
     return dx, with_sharding_constraint(dw, GRADS[_pattern(name)]).astype(w.dtype)
 
 

@@ -135,8 +135,9 @@ def test_every_preset_for_tpus_was_compiled_and_searched() -> None:
 @pytest.mark.long
 @pytest.mark.skipif(find_spec("libtpu") is None, reason="needs libtpu, the TPU compiler")
 def test_the_tpu_compiler_takes_it_and_makes_no_scores() -> None:
-    """One layer: the forward, its replay and the two kernels of the backward; the plain program has the scores."""
-    model = "llama_micro(layers = 1, embed = 256, head_dim = 128, heads = 4, kv_heads = 2)"
+    """A layer's forward, its replay and the two kernels of the backward; the plain program has the scores. Of one layer
+    alone the compiler makes forward and replay one."""
+    model = "llama_micro(layers = 2, embed = 256, head_dim = 128, heads = 4, kv_heads = 2)"
     more = {"model": model, "batch": "4 x 1280 tokens microbatch 1", "cluster": "tpu_v5p(2x2x1)"}
     layout = ("fsdp 2 > tp 2", FSDP, TP, *BF16)
     found, plain = (compiled(plan_of("hlo", *layout, *s, **more), "v5p:2x2x1").hlo for s in ((), (UNFUSED,)))

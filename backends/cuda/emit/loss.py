@@ -206,9 +206,9 @@ class ChunkedCrossEntropy(torch.autograd.Function):
             logits = x @ weight.t()
             gradient = logits if of_hidden or of_weight else None
             total += cross_entropy(logits, targets[rows], len(hidden), gradient<given>)
-            if of_hidden:
+            if d_hidden is not None:
                 torch.mm(logits, weight, out=d_hidden[rows])
-            if of_weight:
+            if d_weight is not None:
                 <added>
             del logits, gradient
         ctx.save_for_backward(d_hidden, d_weight)

@@ -143,6 +143,11 @@ def _linear_forward(
     return jnp.einsum(f"...{i},{o}{i}->...{o}", <rows>, used), (x, w)
 
 
+def _flat(x: jax.Array, dims: int) -> jax.Array:
+    """x with its last `dims` as one: heads as a dim of a weight's gradient would decide how it is summed."""
+    return x.reshape(*x.shape[: x.ndim - dims], -1)
+
+
 def _linear_backward(
     name: str, out: tuple[int, ...], contracted: int, kept: tuple[jax.Array, jax.Array], dy: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
@@ -187,7 +192,7 @@ Otherwise each would look up its own, and XLA would sum the table's gradient ove
 
 
 SUMMED = "dw = with_sharding_constraint(dw, SUMMED[_pattern(name)])"
-PRODUCT = 'jnp.einsum(f"...{o},...{i}->{o}{i}", dy, x, preferred_element_type=<reduce>).reshape(w.shape)'
+PRODUCT = 'jnp.einsum("...o,...i->oi", _flat(dy, len(out)), _flat(x, contracted), preferred_element_type=<reduce>)'
 PRODUCT_OF_COPIES = 'jnp.einsum(f"c...{o},c...{i}->c{o}{i}", _apart(dy), _apart(x), preferred_element_type=<reduce>)'
 SUMMED_LAST = """dw = dw.reshape(-1, *w.shape)
 # First over the ranks that shard it, then over <axes>: at once this compiler all-reduces all of it.
