@@ -36,7 +36,10 @@ def _mesh(found: re.Match[str], axes: Sequence[str]) -> str:
 
 def _zero(found: re.Match[str], axes: Sequence[str]) -> str:
     named = {"full_shard": "3", "shard_grad_op": "2", "no_shard": "0", "hybrid_shard": "h"}
-    stage = named.get(found[1], found[1])
+    return _sharded(named.get(found[1], found[1]), axes)
+
+
+def _sharded(stage: str, axes: Sequence[str]) -> str:
     layout = {"0": "ddp", "1": "zero1", "2": "zero2", "3": "fsdp", "h": "hsdp"}[stage]
     data = next((a for a in axes if a in DATA), "dp")
     return f"`use {layout} over {'replica, fsdp' if layout == 'hsdp' else data}`"
@@ -62,8 +65,14 @@ def _tokens(found: re.Match[str], axes: Sequence[str]) -> str:
     return f"`batch {sequences} x {count} tokens microbatch {micro or 1}`"
 
 
+def _sequence(found: re.Match[str], axes: Sequence[str]) -> str:
+    tokens = int(found[1]) * (1024 if found[2] else 1)
+    return f"the tokens of the `batch` sentence: `batch SEQUENCES x {tokens} tokens microbatch 1`"
+
+
 def _dtype(found: re.Match[str], axes: Sequence[str]) -> str:
-    return f"`compute {'fp32' if '32' in found[1] and 'tf' not in found[1] else 'bf16'} reduce fp32`"
+    compute = "tf32" if "tf" in found[1] else "fp32" if "32" in found[1] else "bf16" if found[1][0] == "b" else "fp16"
+    return f"`compute {compute} reduce fp32`"
 
 
 _IS = r"[\s=:]+"
@@ -95,8 +104,8 @@ WORDS: tuple[tuple[str, _Answer], ...] = (
         "the end of the `batch` sentence: `... tokens microbatch \\1`, sequences of a rank at a time",
     ),
     (
-        r"(?:seq_length|seq_len|sequence_length|max_seq_len|max_target_length|context_length)" + _IS + r"(\d+)k?$",
-        "the tokens of the `batch` sentence: `batch SEQUENCES x \\1 tokens microbatch 1`",
+        r"(?:seq_length|seq_len|sequence_length|max_seq_len|max_target_length|context_length)" + _IS + r"(\d+)(k?)$",
+        _sequence,
     ),
     (
         r"(?:gradient_accumulation_steps|grad_accum|num_microbatches)" + _IS + r"(\d+)$",
@@ -125,10 +134,10 @@ WORDS: tuple[tuple[str, _Answer], ...] = (
         _axis("ep", "ep over ep"),
     ),
     (
-        r"(?:data_parallel_shard_degree|fsdp(?:_size|_degree)?|ici_fsdp_parallelism)" + _IS + r"(-?\d+)$",
+        r"(?:data_parallel_shard_degree|fsdp(?:_size|_degree)?|ici_fsdp_parallelism)" + _IS + r"(\d+)$",
         _axis("fsdp", "fsdp over fsdp"),
     ),
-    (r"(?:data_parallel\w*|dp(?:_size|_degree)?|ici_data_parallelism)" + _IS + r"(-?\d+)$", _axis("dp", "ddp over dp")),
+    (r"(?:data_parallel\w*|dp(?:_size|_degree)?|ici_data_parallelism)" + _IS + r"(\d+)$", _axis("dp", "ddp over dp")),
     (r"(?:ulysses_sequence_parallel_size|sequence_parallel_size)" + _IS + r"(\d+)$", _axis("sp", "ulysses over sp")),
     (rf"(?:sequence_parallel|sp){_IS}{_ON}$", "`shard sequence over tp in residual`"),
     (
@@ -136,17 +145,17 @@ WORDS: tuple[tuple[str, _Answer], ...] = (
         _zero,
     ),
     (
-        rf"(?:use_distributed_optimizer|distributed_optimizer|use_dist_ckpt)(?:{_IS}{_ON})?$",
-        lambda found, axes: _zero(re.fullmatch("(1)", "1") or found, axes),
+        rf"(?:use_distributed_optimizer|distributed_optimizer)(?:{_IS}{_ON})?$",
+        lambda found, axes: _sharded("1", axes),
     ),
     (
-        rf"(?:dtype|precision|mixed_precision|torch_dtype|params_dtype|weight_dtype|param_dtype){_IS}(bf16|bfloat16|bf16[-_]mixed|fp32|float32|32)$",
+        rf"(?:dtype|precision|mixed_precision|torch_dtype|params_dtype|weight_dtype|param_dtype){_IS}(bf16|bfloat16|bf16[-_]mixed|fp16|float16|16[-_]mixed|fp32|float32|32)$",
         _dtype,
     ),
-    (rf"(bf16)(?:{_IS}{_ON})?$", _dtype),
-    (rf"compute{_IS}(bf16|bfloat16|fp32|float32)$", _dtype),
+    (rf"(bf16|fp16|tf32)(?:{_IS}{_ON})?$", _dtype),
+    (rf"compute{_IS}(bf16|bfloat16|fp16|float16|tf32|fp32|float32)$", _dtype),
     (
-        rf"(?:compute|dtype|precision|fp8(?:_format)?|quantization){_IS}(?:fp8|float8|hybrid|e4m3|{_ON})(?:\s.*)?$",
+        rf"(?:(?:compute|dtype|precision|fp8_format|quantization){_IS}(?:fp8|float8|hybrid|e4m3)|fp8{_IS}(?:hybrid|e4m3|{_ON}))$",
         "`compute bf16 reduce fp32`, and a line `quantize ffn, attention as float8`",
     ),
     (
@@ -166,15 +175,18 @@ WORDS: tuple[tuple[str, _Answer], ...] = (
         "in `split`: `split layers over pp as interleaved_1f1b(chunks = N)`, N chunks of layers a rank",
     ),
     (
-        rf"(?:pipeline_(?:parallel_)?schedule|schedule){_IS}(1f1b|gpipe|zbv|interleaved\w*)$",
+        rf"(?:pipeline_(?:parallel_)?schedule|schedule){_IS}(1f1b|gpipe|zbv|interleaved_1f1b)$",
         "the end of the `split` sentence: `split layers over pp as \\1`",
     ),
     (
-        rf"(?:flash_attention|use_flash_attn|attn_implementation|flash_attn)(?:{_IS}\S+)?$",
+        rf"(?:flash_attention|use_flash_attn|attn_implementation|flash_attn)(?:{_IS}(?:{_ON}|sdpa|flash\w*))?$",
         "nothing to write: attention is fused unless `attention.core` says otherwise",
     ),
     (rf"optimizer{_IS}(?:adam|adamw_torch|fused_?adam|adamw_\w+)$", "`optimizer adamw`"),
-    (rf"(?:cpu_offload|offload_optimizer|optimizer_cpu_offload)(?:{_IS}\S+)?$", "`offload optimizer to host`"),
+    (
+        rf"(?:cpu_offload|offload_optimizer|optimizer_cpu_offload)(?:{_IS}(?:{_ON}|cpu\S*))?$",
+        "`offload optimizer to host`",
+    ),
     (rf"(?:use_)?torch_compile{_IS}{_ON}$|compile{_IS}{_ON}$", "`compile blocks`"),
     (
         rf"(?:moe_capacity_factor|capacity_factor|moe_expert_capacity_factor){_IS}([\d.]+)$",

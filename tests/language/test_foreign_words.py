@@ -35,6 +35,21 @@ def test_a_line_of_the_language_is_no_foreign_word() -> None:
     assert helps and not [h for h in helps if h.startswith("write `")]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cpu_offload false",
+        "attn_implementation eager",
+        "use_dist_ckpt",
+        "dtype full",
+        "dp_size -1",
+        "schedule interleaved",
+    ],
+)
+def test_a_line_that_says_something_else_is_not_translated(line: str) -> None:
+    assert translation(line) == ""
+
+
 def test_hostile_lines_are_answered_at_once() -> None:
     """Every pattern is tried on lines that almost match for long."""
     began = time.process_time()
