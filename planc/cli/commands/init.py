@@ -71,6 +71,7 @@ def _head(options: argparse.Namespace, folder: Path) -> list[str]:
 
 def _rest(plan: Plan, options: argparse.Namespace) -> list[str]:
     """Return the sentences after the cluster: batch, mesh with free sizes, what is divided over which axis."""
+    compute = next(dtype for dtype in ("bf16", "fp16", "fp32") if dtype in plan.cluster.chip.flops_per_s)
     devices, experts = plan.cluster.devices, "experts" in plan.model.sizes
     data, inner = ("dp", "ep") if experts else ("fsdp", "tp")
     sequences = options.batch or max(devices, TOKENS // options.seq // devices * devices)
@@ -90,7 +91,7 @@ def _rest(plan: Plan, options: argparse.Namespace) -> list[str]:
         *(["route     experts as dropless"] if experts else []),
         "split     layers over pp as 1f1b      # `as ?` tries interleaved and zero-bubble schedules too",
         "optimizer adamw",
-        "compute   bf16 reduce fp32",
+        f"compute   {compute} reduce fp32",
         "recompute ?                           # none, parts, or whole blocks",
         "# `?` is left to `planc search FILE`; a number or a name in its place is kept.",
     ]
