@@ -32,7 +32,7 @@ def without_options() -> Iterator[None]:
     with (
         patch.object(compiler_options, "WITH_SPARSE_CORES", ()),
         patch.object(gather_per_reader, "gathered_rows", lambda sharded: ({}, {})),
-        patch.object(gather_by_all_reduce, "goes_around", lambda plan: False),
+        patch.object(gather_by_all_reduce, "goes_around", lambda sharded: False),
     ):
         yield
 

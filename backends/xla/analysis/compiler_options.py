@@ -107,8 +107,8 @@ def compiler_options(sharded: Sharded, jax: Version) -> dict[str, bool | int]:
 def scatters_by_sparse_cores(sharded: Sharded) -> bool:
     """True if the program moves reduce-scatters to the SparseCores. Other frameworks' runs have options of their own,
     which a plan does not say."""
-    plan = sharded.plan
-    return plan.framework == "planc" and plan.cluster.has_tpus and plan.cluster.chip.name in WITH_SPARSE_CORES
+    cluster = sharded.plan.cluster
+    return sharded.stack.own and cluster.has_tpus and cluster.chip.name in WITH_SPARSE_CORES
 
 
 def scatters_one_sequence(sharded: Sharded) -> bool:

@@ -23,7 +23,7 @@ def gathered_rows(sharded: Sharded) -> tuple[Specs, Specs]:
     TPUs, in a pipeline, if `linear` has no backward of its own, and for another framework's program. Low-precision
     matmuls gather in their dtype."""
     plan = sharded.plan
-    if not plan.cluster.has_tpus or plan.framework != "planc" or pipelined(plan) or not own_gradient(plan):
+    if not plan.cluster.has_tpus or not sharded.stack.own or pipelined(plan) or not own_gradient(plan):
         return {}, {}
     narrow = narrow_params(sharded)
     ops = [o for kind in sharded.model.blocks for o in sharded.ops[kind] if o.op.kind == "matmul"]

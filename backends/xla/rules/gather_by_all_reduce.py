@@ -12,7 +12,6 @@ from __future__ import annotations
 from planc.backends.xla.analysis.layouts import rounds_before_gathers
 from planc.backends.xla.rules.rule import Rows, changed, in_dtype, platform
 from planc.ir.collective import DTYPE_BYTES, Collective
-from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 
 NAME = "gather_by_all_reduce"
@@ -25,15 +24,15 @@ DEVICES = 64
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     cluster = sharded.plan.cluster
     large = platform(sharded) == "tpu" and len(cluster.shape) == 3 and cluster.devices >= DEVICES
-    if not large or goes_around(sharded.plan) or cluster.chip.name in GATHERS:
+    if not large or goes_around(sharded) or cluster.chip.name in GATHERS:
         return rows
     return tuple(_as_all_reduce(sharded, row) if _gathers(sharded, row) else row for row in rows)
 
 
-def goes_around(plan: Plan) -> bool:
-    """True if the torus of `plan` wraps around in every dim. False for other frameworks, whose published runs were
+def goes_around(sharded: Sharded) -> bool:
+    """True if the torus of `sharded` wraps around in every dim. False for other frameworks, whose published runs were
     fitted with this rule."""
-    return plan.framework == "planc" and all(plan.cluster.wrap)
+    return sharded.stack.own and all(sharded.plan.cluster.wrap)
 
 
 def _gathers(sharded: Sharded, row: Collective) -> bool:
