@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from planc.diag.diagnostic import Diagnostic, Severity
 from planc.diag.span import Span
-from planc.ir.audit import AuditRow, AxisWire, CompilerReport, PeakMemory, Total
+from planc.ir.audit import AuditRow, AxisWire, CompilerReport, MatmulFlops, PeakMemory, Total
 from planc.ir.collective import Collective
 from planc.ir.report import TimedCollective
 from planc.trainer.receipt.divergence import Diagnosis
@@ -140,6 +140,10 @@ def _peak() -> Schema:
     return exactly(**of_fields(PeakMemory), relative=NUMBER)
 
 
+def _matmuls() -> Schema:
+    return exactly(**of_fields(MatmulFlops), relative=NUMBER)
+
+
 def _wire() -> Schema:
     return exactly(**of_fields(AxisWire), relative=nullable(NUMBER))
 
@@ -163,6 +167,7 @@ OWN: dict[Any, Callable[[], Schema]] = {
     TimedCollective: _collective,
     AuditRow: _audit_row,
     PeakMemory: _peak,
+    MatmulFlops: _matmuls,
     AxisWire: _wire,
     CompilerReport: compiler,
     Diagnosis: _diagnosis,

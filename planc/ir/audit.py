@@ -1,4 +1,4 @@
-"""The result of `planc audit` (`planc.audit/1`): predicted and observed collectives and memory of a program."""
+"""The result of `planc audit` (`planc.audit/1`): predicted and observed collectives, memory and FLOPs of a program."""
 
 from __future__ import annotations
 
@@ -134,6 +134,54 @@ class AxisWire:
         }
 
 
+FLOPS_WITHIN = 0.02
+"""Largest relative error allowed for the FLOPs of matmuls."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargestProduct:
+    """One matmul in a compiled program: its FLOPs in a step, its result, and the name of the operation that made it."""
+
+    flops: int
+    result: str
+    operation: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"flops": self.flops, "result": self.result, "operation": self.operation}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatmulFlops:
+    """Predicted and observed FLOPs of all matmuls of a rank of pipeline stage `stage` in a step. Kernels that state no
+    FLOPs, such as those of attention, are on neither side."""
+
+    stage: int
+    predicted_flops: float
+    observed_flops: float
+    largest: tuple[LargestProduct, ...] = ()
+    """The largest matmuls of a compiled program, in descending order."""
+
+    @property
+    def relative(self) -> float:
+        """Relative error of the prediction; negative when it is too low."""
+        if not self.observed_flops:
+            return float(self.predicted_flops > 0)
+        return self.predicted_flops / self.observed_flops - 1
+
+    @property
+    def agrees(self) -> bool:
+        return abs(self.relative) <= FLOPS_WITHIN
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "stage": self.stage,
+            "predicted_flops": self.predicted_flops,
+            "observed_flops": self.observed_flops,
+            "relative": self.relative,
+            "largest": [one.to_json() for one in self.largest],
+        }
+
+
 @dataclass(frozen=True, kw_only=True)
 class HostBytes:
     """Predicted and observed bytes in a step, sent between a device and its host or stored in host memory."""
@@ -221,6 +269,10 @@ class CompilerReport:
     """The compiler's refusal, if any."""
     cycles: int = 0
     """The compiler's estimate of a step's compute cycles, without transfers; for ranking only."""
+    compute_s: float = 0.0
+    """Predicted seconds of compute in a step."""
+    clock_hz: float = 0.0
+    """Clock of the chip's cores; 0 if it is not published."""
     on_torus: bool | None = None
     """True when the mesh's axes follow the torus' links."""
     compile_s: float = 0.0
@@ -235,6 +287,11 @@ class CompilerReport:
     overlap: tuple[OperationOverlap, ...] = ()
     """Each operation over each axis."""
 
+    @property
+    def cycles_s(self) -> float:
+        """Return the seconds of `cycles` at the chip's clock; 0 if the clock is not known."""
+        return self.cycles / self.clock_hz if self.clock_hz else 0.0
+
     def to_json(self) -> dict[str, Any]:
         return {
             "topology": self.topology,
@@ -243,6 +300,8 @@ class CompilerReport:
             "capacity_bytes": self.capacity_bytes,
             "message": self.message,
             "estimated_cycles": self.cycles,
+            "compute_s": self.compute_s,
+            "clock_hz": self.clock_hz,
             "on_torus": self.on_torus,
             "compile_s": self.compile_s,
             "options": self.options,
@@ -281,9 +340,12 @@ class Audit:
     placed: Placed = Placed()
     wire: tuple[AxisWire, ...] = ()
     compiler: CompilerReport | None = None
+    matmuls: tuple[MatmulFlops, ...] = ()
 
     @property
     def ok(self) -> bool:
+        if not all(m.agrees for m in self.matmuls):
+            return False
         if self.compiler is None:
             return not self.unparsed and not self.placed.otherwise and all(row.agrees for row in self.rows)
         near = all(abs(w.relative) <= AXES_WITHIN for w in self.judged)
@@ -304,6 +366,7 @@ class Audit:
             "traced_devices": self.traced_devices,
             "rows": [row.to_json() for row in self.rows],
             "memory": [m.to_json() for m in self.memory],
+            "matmuls": [m.to_json() for m in self.matmuls],
             "normalisations": list(self.normalisations),
             "unparsed": list(self.unparsed),
             **({} if self.compiler else {"placed": self.placed.to_json()}),

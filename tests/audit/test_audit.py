@@ -21,7 +21,7 @@ from planc.backends.cuda.audit.attention import one_kernel_attention
 from planc.backends.cuda.audit.predict import predicted
 from planc.cli import main
 from planc.diag import PlanError
-from planc.ir.audit import Audit, AuditOptions, AuditRow, Placed, Total, compared, differences
+from planc.ir.audit import Audit, AuditOptions, AuditRow, MatmulFlops, Placed, Total, compared, differences
 from planc.ir.sharding import Sharded
 from tests.plans import propagated
 
@@ -41,6 +41,7 @@ def test_a_layout_moves_and_holds_what_was_predicted(name: str) -> None:
     assert differences(found.rows) == [] and found.unparsed == ()
     assert sum(row.observed.count for row in found.rows) > 10
     assert all(abs(m.relative) <= PEAK_WITHIN for m in found.memory)
+    assert found.matmuls and all(m.relative == 0 for m in found.matmuls)
 
 
 @pytest.mark.parametrize("width", [8, 24, 32])
@@ -113,6 +114,8 @@ def test_a_difference_is_said_and_makes_the_answer_no() -> None:
     assert "stage 1: all_gather over tp in bf16: predicted 4 calls" in differences(rows)[0]
     assert not _audit(rows).ok
     assert not _audit((), unparsed=("broadcast_",)).ok
+    sums = (MatmulFlops(stage=0, predicted_flops=n, observed_flops=100.0) for n in (97.0, 99.0))
+    assert [replace(_audit(()), matmuls=(one,)).ok for one in sums] == [False, True]
     assert not replace(_audit(()), placed=Placed(ranks=4, otherwise={"sequences": (1, 2)})).ok
     assert _audit(compared(0, {key: Total(4, 400)}, {key: Total(4, 400)})).ok
 

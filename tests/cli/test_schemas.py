@@ -18,7 +18,7 @@ from planc.calibration.probes import MeasuredProbe, predicted_s
 from planc.cli import main, schemas
 from planc.cli.commands import calibrate
 from planc.driver import load
-from planc.ir.audit import Audit, AuditRow, AxisWire, CompilerReport, PeakMemory, Total
+from planc.ir.audit import Audit, AuditRow, AxisWire, CompilerReport, LargestProduct, MatmulFlops, PeakMemory, Total
 from planc.ir.probe import Probe
 from planc.ir.target import Target
 from planc.searching import search as found_layouts
@@ -245,9 +245,11 @@ COMPILED = CompilerReport(topology="v5p:2x2x1", fits=True, predicted_to_fit=True
 def test_an_audit_agrees_with_its_schema(compiler: CompilerReport | None) -> None:
     memory = (PeakMemory(stage=0, predicted_bytes=1e9, observed_bytes=1.1e9),)
     wire = tuple(AxisWire(axis=axis, predicted_bytes=9, observed_bytes=n) for axis, n in (("fsdp", 8), ("tp", 0)))
+    largest = (LargestProduct(flops=8, result="bf16[2, 2]", operation=""),)
+    matmuls = (MatmulFlops(stage=0, predicted_flops=8.0, observed_flops=8.0, largest=largest),)
     found = Audit(
         plan="tiny", plan_sha256="0", target="cuda", devices=4, traced_devices=4, rows=ROWS, memory=memory,
-        normalisations=("fsdp 2, was 4",), unparsed=("custom_call",), wire=wire, compiler=compiler,
+        normalisations=("fsdp 2, was 4",), unparsed=("custom_call",), wire=wire, compiler=compiler, matmuls=matmuls,
     )  # fmt: skip
     assert valid(found.to_json()) == "planc.audit/1"
 

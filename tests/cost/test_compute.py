@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from planc.costing.compute.attention import attention_efficiency, attention_s
-from planc.costing.compute.flops import op_bytes
+from planc.costing.compute.flops import op_bytes, op_flops
 from planc.costing.compute.gemm import fused_of, gemm_of, gemm_s, products_s
 from planc.costing.compute.section import dispatched_s, host_s, op_s, section_time
 from planc.costing.compute.shapes import Gemm
 from planc.costing.machine.rates import memory_bytes_per_s
+from planc.costing.step.step_products import step_flops
 from planc.driver import examine
 from planc.ir.hardware import Chip
 from planc.ir.sharding import OpSharding, Sharded
@@ -46,6 +47,17 @@ def test_experts_are_several_products(tmp_path: Path) -> None:
     sharded = sharded_of(tmp_path, DATA.replace("llama3_8b", "mixtral_8x7b"))
     gemm = gemm_of(sharded, op_of(sharded, "moe.gate"))
     assert (gemm.groups, gemm.n, gemm.k) == (8, 14336, 4096) and gemm.m == 8192 * 2 / 8
+
+
+def test_a_step_multiplies_what_it_runs_again(tmp_path: Path) -> None:
+    """Three times the forward, whose attention is a kernel; again all but the last matmul of recomputed blocks."""
+    plain, again = (step_flops(sharded_of(tmp_path, DATA + more), 0) for more in ("", "recompute blocks\n"))
+    sharded = sharded_of(tmp_path, DATA)
+    forward = {o.op.name: op_flops(sharded, o) for o in sharded.ops["block"] if o.op.kind == "matmul"}
+    layers = sharded.plan.microbatches * sharded.model.layers
+    head = sum(op_flops(sharded, o) for o in sharded.ops["last"] if o.op.kind == "matmul") * sharded.plan.microbatches
+    assert plain == 3 * (layers * sum(forward.values()) + head)
+    assert again == plain + layers * (sum(forward.values()) - forward["ffn.down"])
 
 
 def test_small_products_are_less_efficient(h100: Chip) -> None:

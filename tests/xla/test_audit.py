@@ -93,6 +93,7 @@ def test_the_command_on_virtual_devices(capsys: pytest.CaptureFixture[str]) -> N
     assert near >= {"fsdp", "tp"}
     assert any("all-reduce and slice" in said for said in found["normalisations"])
     assert any(row["op"] == "all_reduce" and row["axis"] == "fsdp" for row in found["rows"])
+    assert [abs(m["relative"]) < 1e-9 for m in found["matmuls"]] == [True]
 
 
 @pytest.mark.launch
@@ -159,6 +160,18 @@ def test_an_axis_that_is_off_makes_the_answer_no() -> None:
     found = audit_of_answer(sharded, answer())
     assert not found.ok
     assert {w.axis: w.predicted_bytes for w in found.wire if w.predicted_bytes} == by_axis(predicted(sharded))
+
+
+def test_a_program_that_multiplies_otherwise_makes_the_answer_no() -> None:
+    """The program of the corpus is another one: its largest products are named, and its cycles told beside the plan's
+    seconds."""
+    sharded = propagated(small())
+    (found,) = audit_of_answer(sharded, answer()).matmuls
+    assert found.observed_flops == 3 * 6 * 2 * 64 * 512 * 256 and not found.agrees
+    busy = answer(hlo=answer().hlo.replace('"estimated_cycles":"', '"estimated_cycles":"9999999'))
+    said = "\n".join(lines(audit_of_answer(sharded, busy)))
+    assert "off by more than 2%" in said and "TFLOP: bf16[64, 256] by" in said
+    assert "s at 1.75 GHz" in said and "GHz" not in "\n".join(lines(audit_of_answer(sharded, answer())))
 
 
 def test_a_refusal_names_what_the_compiler_says_it_needs() -> None:

@@ -47,6 +47,39 @@ def test_the_corpus_counts_what_the_programs_say() -> None:
         assert wire[reduced, "fsdp"] == gathered * width * (1 if width == 2 else 2)
 
 
+@pytest.mark.parametrize("platform", ["cpu", "v5p", "v5e"])
+def test_the_corpus_multiplies_what_the_programs_say(platform: str) -> None:
+    """`layers` of hlo/make.py on a device: 64 rows times 512 x 256, six times, and as much for each gradient. The TPU
+    compiler writes convolutions."""
+    assert [p.flops for p in inventory(read(f"layers_{platform}"), MESH).multiplied()] == [6 * 2 * 64 * 512 * 256] * 3
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "made", "attributes", "multiply_adds"),
+    [  # as libtpu 0.0.42.1 wrote them: heads, their gradient's sum, four sequences, one for each of 32 experts
+        ("4,64,96,1", "16,8,96,1", "4,64,16,8", "window={size=1x16 pad=0_0x15_15 rhs_reversal=0x1}, "
+         "dim_labels=0bf1_1oi0->0b1f", 4 * 64 * 96 * 16 * 8),
+        ("4,64,16,8", "96,16,8,1", "4,64,96,1", "window={size=1x16}, dim_labels=0b1f_o1i0->0bf1", 4 * 64 * 96 * 16 * 8),
+        ("4,64,96", "4,64,8", "96,8,1", "window={size=4}, dim_labels=0fb_0io->bf0", 4 * 64 * 96 * 8),
+        ("32,64,20", "32,64,7", "32,20,7", "window={size=32 stride=31 lhs_dilate=32}, dim_labels=0fb_0io->0bf",
+         32 * 64 * 20 * 7),
+        ("10,3", "3,5", "10,5", "dim_labels=bf_io->bf", 10 * 3 * 5),
+    ],
+)  # fmt: skip
+def test_a_convolution_multiplies_no_padding(
+    left: str, right: str, made: str, attributes: str, multiply_adds: int
+) -> None:
+    lines = (
+        "HloModule one",
+        "ENTRY %main () -> f32[] {",
+        f"  %a = bf16[{left}] parameter(0)",
+        f"  %b = bf16[{right}] parameter(1)",
+        f"  ROOT %c = bf16[{made}] convolution(%a, %b), {attributes}",
+        "}",
+    )
+    assert sum(p.flops for p in inventory("\n".join(lines), MESH).products) == 2 * multiply_adds
+
+
 @pytest.mark.parametrize("name", ["layers_cpu", "layers_v5p"])
 def test_both_ways_to_know_a_loop_agree(name: str) -> None:
     """The CPU compiler writes a loop's turns down; without that they are worked out as for a TPU."""

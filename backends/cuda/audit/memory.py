@@ -62,7 +62,13 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self._metadata:
             self.hold(tree_leaves(made))
             self._mark(func)
+            self.multiply(func, args, made)
         return made
+
+    def multiply(self, func: Any, args: Any, made: Any) -> None:
+        """Passes the call of `func` with the result `made` on to the observer, as a matmul that it may be."""
+        if self._observer is not None:
+            self._observer.multiply(func, args, made)
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Counts the collectives that torch actually issues, by operation, mesh dimension and dtype."""
+"""Counts the collectives that torch issues, by operation, mesh dimension and dtype, and the FLOPs of its matmuls."""
 
 from __future__ import annotations
 
@@ -40,6 +40,11 @@ DTYPES = {
     torch.int32: "int32",
     torch.int64: "int64",
 }
+
+MATMULS = {"mm": 0, "bmm": 0, "_scaled_mm": 0, "addmm": 1, "addmm_": 1, "baddbmm": 1}
+"""Matmuls by their names in aten, with the place of the left factor among the arguments."""
+MATMUL: Key = "matmul", "", ""
+"""Key of the FLOPs of matmuls in an observer's log."""
 
 ELSEWHERE = "elsewhere"
 """Name for a process group that is no dimension of a mesh."""
@@ -98,8 +103,19 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.namespace in ("c10d", "_c10d_functional"):
             self._count(func._schema.name.split("::")[1], [args, kwargs or {}])
 
+    def multiply(self, func: Any, args: Any, made: Any) -> None:
+        """Counts the FLOPs of the call of `func` with `args`, two per multiply-add, if it is a matmul; `made` is its
+        result."""
+        if func.namespace == "aten" and (left := MATMULS.get(func._opname)) is not None:
+            self._add(MATMUL, 2 * made.numel() * args[left].shape[-1])
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of the matmuls counted so far. Kernels of attention have none."""
+        return self.payload[MATMUL]
+
     def repeat(self, calls: Iterable[tuple[Key, int]]) -> None:
-        """Counts collectives that were not run. `calls` are pairs of a key and the payload in bytes."""
+        """Counts collectives and matmuls that were not run. `calls` are pairs of a key and the payload in bytes."""
         for key, payload in calls:
             self._add(key, payload)
 
@@ -137,5 +153,5 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def totals(self, sizes: dict[str, int]) -> Totals:
         """Returns calls and bytes counted so far. Mesh dimensions of one rank are left out, because they transfer
         nothing; `sizes` are the sizes of the mesh dimensions, by name."""
-        keys = [k for k in self.calls if sizes.get(k[1], 2) > 1]
+        keys = [k for k in self.calls if k != MATMUL and sizes.get(k[1], 2) > 1]
         return {k: Total(self.calls[k], self.payload[k]) for k in keys}

@@ -8,8 +8,10 @@ from planc.backends.cuda.audit.traced import Traced
 from planc.checks import assume_checked, check_plan
 from planc.costing import cost_plan
 from planc.costing.memory.peak import GIB
+from planc.costing.step.step_products import step_flops
 from planc.diag import Diagnostic, PlanError
-from planc.ir.audit import Audit, AuditOptions, PeakMemory, Placed, compared
+from planc.ir.audit import Audit, AuditOptions, MatmulFlops, PeakMemory, Placed, compared
+from planc.ir.backend import run_by
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.lowering import load_backend, lower_plan
@@ -40,6 +42,7 @@ def audit(plan: Plan, options: AuditOptions) -> Audit:
         traced_devices=small.mesh.devices,
         rows=tuple(r for t in traced for r in compared(t.stage, predicted(sharded, t.stage), t.totals)),
         memory=_memory(sharded, traced),
+        matmuls=_matmuls(sharded, traced),
         normalisations=(*size_changes(plan, small), *_counted(traced, small.microbatches)),
         unparsed=tuple(sorted({name for t in traced for name in t.unparsed})),
         placed=_placed(traced),
@@ -72,6 +75,16 @@ def _counted(traced: list[Traced], microbatches: int) -> tuple[str, ...]:
 def _memory(sharded: Sharded, traced: list[Traced]) -> tuple[PeakMemory, ...]:
     held = predicted_bytes(sharded)
     return tuple(PeakMemory(stage=t.stage, predicted_bytes=held[t.stage], observed_bytes=t.peak_bytes) for t in traced)
+
+
+def _matmuls(sharded: Sharded, traced: list[Traced]) -> tuple[MatmulFlops, ...]:
+    """Returns the FLOPs of matmuls on each stage; () for a model with scans, whose kernels contain most of its own."""
+    if any(o.op.kind == "scan" for ops in sharded.ops.values() for o in ops):
+        return ()
+    run = run_by(sharded, load_backend("cuda"))
+    return tuple(
+        MatmulFlops(stage=t.stage, predicted_flops=step_flops(run, t.stage), observed_flops=t.flops) for t in traced
+    )
 
 
 def predicted_bytes(sharded: Sharded) -> tuple[float, ...]:

@@ -85,6 +85,7 @@ def trace(program: ProgramText, stage: int, *, whole: bool = False, source: Sour
             stage=stage,
             totals=observer.totals(sizes),
             unparsed=tuple(sorted(observer.unparsed)),
+            flops=observer.flops,
             peak_bytes=tracker.peak,
             peak_at=tracker.peak_at,
             counted=tuple(sorted(repeats.counted)),
@@ -125,6 +126,7 @@ def matmuls_that_add(emitted: ModuleType, tracker: MemoryTracker) -> Iterator[No
     def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         with tracker.uncounted():
             total += left @ right
+        tracker.multiply(torch.ops.aten.mm.default, (left, right), total)
 
     with patch.object(emitted, "add_product", add_product) if hasattr(emitted, "add_product") else nullcontext():
         yield

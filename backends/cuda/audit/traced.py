@@ -18,6 +18,8 @@ class Traced:
     peak_bytes: int
     peak_at: str
     """The op after which the peak was reached."""
+    flops: int = 0
+    """FLOPs of the matmuls outside kernels."""
     counted: tuple[int, ...] = ()
     """Microbatches that were skipped on at least one virtual stage."""
     counted_blocks: int = 0
@@ -35,6 +37,7 @@ class Traced:
             "unparsed": list(self.unparsed),
             "peak_bytes": self.peak_bytes,
             "peak_at": self.peak_at,
+            "flops": self.flops,
             "counted": list(self.counted),
             "counted_blocks": self.counted_blocks,
             "placed": self.placed,
@@ -50,6 +53,7 @@ class Traced:
             unparsed=tuple(data["unparsed"]),
             peak_bytes=data["peak_bytes"],
             peak_at=data["peak_at"],
+            flops=data["flops"],
             counted=tuple(data["counted"]),
             counted_blocks=data["counted_blocks"],
             placed=data["placed"],

@@ -12,6 +12,7 @@ from typing import Literal
 
 from planc.backends.xla.audit.groups import axes_of, groups
 from planc.backends.xla.audit.hlo import HOST, Computation, HloError, Instruction, Module, Shape, parse
+from planc.backends.xla.audit.products import PRODUCTS, product_flops
 from planc.backends.xla.audit.trip_count import WhileLoop
 
 RAGGED = "ragged-all-to-all"
@@ -50,6 +51,8 @@ _GROUPS = re.compile(r"\b(replica_groups|source_target_pairs)=")
 _BETWEEN = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 _SLICES = re.compile(r'_xla_megascale_target="\{([\d,:]+)\}x')
 _CHAIN = re.compile(r'\bchain_id="(\d+)"')
+_KERNEL = re.compile(r"\bsplash_|\bt?gmm\b")
+"""In the `op_name` of what a kernel's interpreter runs: splash attention, megablox's grouped matmuls."""
 _CALLS = ("calls", "to_apply", "called_computations", "async_execution_thread_computation")
 
 
@@ -110,6 +113,15 @@ class HostMove:
     """The `op_name` of the instruction."""
 
 
+@dataclass(frozen=True)
+class FoundProduct:
+    """One matrix product of the program: its FLOPs in a step, the `shape` of its result, and its `op_name`."""
+
+    flops: int
+    shape: Shape
+    source: str
+
+
 def _host_move(computation: Computation, i: Instruction, times: int) -> HostMove | None:
     """Return the transfer to or from the host that instruction `i` starts, `times` a step; None if it starts none.
 
@@ -161,13 +173,23 @@ def _cycles_until_done(computation: Computation, start: Instruction) -> int:
 
 @dataclass
 class Inventory:
-    """The collectives, host transfers and trip counts of loops in a compiled program. `cycles` is the compiler's
-    estimate of a step without transfers."""
+    """The collectives, host transfers, products and trip counts of loops in a compiled program. `cycles` is the
+    compiler's estimate of a step without transfers."""
 
     found: list[FoundCollective] = field(default_factory=list)
     cycles: int = 0
     loops: dict[str, int] = field(default_factory=dict)
     transfers: list[HostMove] = field(default_factory=list)
+    products: list[FoundProduct] = field(default_factory=list)
+
+    def multiplied(self) -> list[FoundProduct]:
+        """Return the products, largest first, equal ones of one operation as one; without those inside a kernel, which
+        virtual CPU devices interpret."""
+        flops: Counter[tuple[Shape, str]] = Counter()
+        for p in self.products:
+            if not _KERNEL.search(p.source):
+                flops[p.shape, p.source] += p.flops
+        return [FoundProduct(n, *which) for which, n in flops.most_common()]
 
     def transferred_bytes(self, direction: Direction) -> int:
         """Return the bytes that a device sends to host memory in a step, or receives from host memory (`direction`)."""
@@ -211,6 +233,9 @@ class _InventoryReader:
                 raise HloError(f"{computation.name}: `{i.opcode}` is a collective that is not known")
             elif (move := _host_move(computation, i, times)) is not None:
                 self.out.transfers.append(move)
+            elif i.opcode in PRODUCTS:
+                found = FoundProduct(times * product_flops(computation, i), i.shapes[0], i.source)
+                self.out.products.append(found)
             self._count_called(computation, i, times, loop)
 
     def _goes_on(self, computation: Computation, i: Instruction) -> bool:
@@ -259,6 +284,7 @@ class _InventoryReader:
         self.out.cycles += most.cycles
         self.out.loops |= most.loops
         self.out.transfers += most.transfers
+        self.out.products += most.products
 
     def _taken(self, i: Instruction, names: tuple[str, ...], loop: WhileLoop | None) -> dict[str, int]:
         """Return the number of iterations of `loop` that take each branch in `names`; {} if that cannot be derived."""

@@ -10,9 +10,9 @@ from planc.backends.xla.analysis.slices import ranks_over_slices
 from planc.backends.xla.audit.buffer_names import largest
 from planc.backends.xla.audit.compile import TIMEOUT_S, CompilerAnswer, compiled
 from planc.backends.xla.audit.hlo import HloError, parse
-from planc.backends.xla.audit.inventory import Direction, FoundCollective, Inventory, inventory
+from planc.backends.xla.audit.inventory import Direction, FoundCollective, FoundProduct, Inventory, inventory
 from planc.backends.xla.audit.live_buffers import Fullest, fullest
-from planc.backends.xla.audit.predict import by_axis, predicted
+from planc.backends.xla.audit.predict import by_axis, matmul_flops, predicted
 from planc.backends.xla.audit.topology import topology_of
 from planc.checks import check_plan
 from planc.costing import cost_plan
@@ -25,6 +25,8 @@ from planc.ir.audit import (
     CompilerReport,
     HostBytes,
     Key,
+    LargestProduct,
+    MatmulFlops,
     OperationOverlap,
     PeakMemory,
     Total,
@@ -38,6 +40,12 @@ from planc.lowering import load_backend, lower_plan
 BYTES_SENT = "bytes are those that one device sends in a step, on average, with ring algorithms"
 PROMOTED = "virtual CPU devices send bf16 as fp32; predicted so (rule promote_bf16)"
 SLICED = "virtual CPU devices reduce-scatter by all-reduce and slice; predicted so (rule all_reduce_then_slice)"
+KERNELS = "FLOPs are those of matmuls outside kernels: attention's and grouped matmuls' kernels state none"
+CLOCK_HZ = {"v4": 1.05e9, "v5e": 1.5e9, "v5p": 1.75e9}
+"""Clocks by chip: peak bf16 FLOP/s of the data sheet, over the FLOPs of a cycle: 4 matrix units of 128 x 128
+multiply-adds in each core, of which v4 and v5p have two (docs.cloud.google.com/tpu/docs/system-architecture-tpu-vm)."""
+LARGEST = 3
+"""Number of matmuls that an audit lists."""
 OFF_TORUS = "jax knows no way to lay this mesh along the torus: devices in their own order"
 
 
@@ -73,6 +81,7 @@ def audit_of_answer(sharded: Sharded, answer: CompilerAnswer) -> Audit:
         memory=_memory(sharded, answer),
         normalisations=_normalisations(plan, answer),
         wire=() if answer.refused else _wire(totals, observed),
+        matmuls=() if answer.refused else (_matmuls(sharded, answer, found.multiplied()),),
         compiler=_compiler(sharded, answer, found),
     )
 
@@ -108,6 +117,17 @@ def _wire(totals: Totals, observed: Totals) -> tuple[AxisWire, ...]:
     )
 
 
+def _matmuls(sharded: Sharded, answer: CompilerAnswer, found: list[FoundProduct]) -> MatmulFlops:
+    """Return the predicted and the compiled FLOPs of matmuls, with the largest matmuls of the program."""
+    rows = ((f.flops, f"{f.shape.dtype}{list(f.shape.dims)}", f.source) for f in found[:LARGEST])
+    return MatmulFlops(
+        stage=0,
+        predicted_flops=matmul_flops(sharded, virtual=not answer.topology),
+        observed_flops=sum(f.flops for f in found),
+        largest=tuple(LargestProduct(flops=n, result=made, operation=source) for n, made, source in rows),
+    )
+
+
 def _memory(sharded: Sharded, answer: CompilerAnswer) -> tuple[PeakMemory, ...]:
     """Return the predicted and the compiled memory peak. () on virtual devices, which have no memory plan, and if the
     compiler refuses the program and does not say how much memory it needs."""
@@ -127,8 +147,8 @@ def _normalisations(plan: Plan, answer: CompilerAnswer) -> tuple[str, ...]:
     if not answer.topology:
         sliced = any(plan.store(noun) for noun in ("grads", "optimizer"))
         narrow = plan.precision.compute != "fp32"
-        return tuple(s for s in (BYTES_SENT, PROMOTED if narrow else "", SLICED if sliced else "") if s)
-    return (BYTES_SENT, *([] if answer.on_torus else [OFF_TORUS]))
+        return tuple(s for s in (BYTES_SENT, PROMOTED if narrow else "", SLICED if sliced else "", KERNELS) if s)
+    return (BYTES_SENT, KERNELS, *([] if answer.on_torus else [OFF_TORUS]))
 
 
 def _compiler(sharded: Sharded, answer: CompilerAnswer, found: Inventory) -> CompilerReport:
@@ -136,6 +156,7 @@ def _compiler(sharded: Sharded, answer: CompilerAnswer, found: Inventory) -> Com
     capacity = chip.memory_bytes / chip.devices
     room = capacity - chip.runtime_bytes / chip.devices
     moment = _fullest(answer)
+    step = cost_plan(sharded, backend=load_backend("xla")).step
     return CompilerReport(
         topology=answer.topology or "virtual CPU devices",
         fits=not answer.refused,
@@ -143,6 +164,8 @@ def _compiler(sharded: Sharded, answer: CompilerAnswer, found: Inventory) -> Com
         capacity_bytes=capacity,
         message=answer.refused,
         cycles=found.cycles,
+        compute_s=step.compute_s + step.recompute_s + step.optimizer_s,
+        clock_hz=CLOCK_HZ.get(chip.name, 0.0) if answer.topology else 0.0,
         on_torus=answer.on_torus,
         compile_s=answer.compile_s,
         options=answer.options,

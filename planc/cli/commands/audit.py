@@ -11,13 +11,15 @@ from planc.cli.progress import Progress
 from planc.cli.views.table import table
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.errors import PlanError
-from planc.ir.audit import AXES_WITHIN, Audit, AuditOptions, CompilerReport, Placed, Total
+from planc.ir.audit import AXES_WITHIN, FLOPS_WITHIN, Audit, AuditOptions, CompilerReport, Placed, Total
 from planc.ir.installed import missing_framework
 
 SHRUNK = 64
 """Number of ranks for `--world-scale` without a value."""
 SHOWN = 8
 """Number of ranks that a mistake lists."""
+CYCLES_WITHIN = 1.25
+"""Estimated seconds of a compiled program, as a multiple of the predicted compute, above which the audit says so."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -130,6 +132,7 @@ def lines(found: Audit) -> list[str]:
         f"seen {m.observed_bytes / 2**30:.2f} GiB ({m.relative:+.1%})"
         for m in found.memory
     ]
+    lines += _of_matmuls(found)
     lines += _of_host(found.compiler)
     lines += _of_overlap(found.compiler)
     lines += _of_buffers(found.compiler)
@@ -139,6 +142,19 @@ def lines(found: Audit) -> list[str]:
     different = sum(not r.agrees for r in found.rows)
     lines.append(f"{different} of {len(rows)} rows differ" if different else "every collective is as predicted")
     return [*lines, *_of_places(found.placed)]
+
+
+def _of_matmuls(found: Audit) -> list[str]:
+    """Return lines about the FLOPs of matmuls, with the largest matmuls where these are not as predicted."""
+    lines = []
+    for m in found.matmuls:
+        predicted, observed = m.predicted_flops / 1e12, m.observed_flops / 1e12
+        seen = f"predicted {predicted:.4g} TFLOP, seen {observed:.4g} TFLOP ({m.relative:+.1%})"
+        off = "" if m.agrees else f": off by more than {FLOPS_WITHIN:.0%}"
+        lines.append(f"matmuls of stage {m.stage}: {seen}{off}")
+        if not m.agrees:
+            lines += [f"  {one.flops / 1e12:.4g} TFLOP: {one.result} by {one.operation}" for one in m.largest]
+    return lines
 
 
 def _of_places(placed: Placed) -> list[str]:
@@ -225,6 +241,9 @@ def _of_compiler(found: Audit, report: CompilerReport) -> list[str]:
     lines = [verdict, *([f"the compiler: {report.message.splitlines()[0]}"] if report.message else [])]
     if report.cycles:
         lines.append(f"the compiler's own estimate: {report.cycles:,} cycles a step without transfers; no time")
+    if report.cycles_s > CYCLES_WITHIN * report.compute_s > 0:
+        said = f"{report.cycles_s:.3g} s at {report.clock_hz / 1e9:g} GHz, where {report.compute_s:.3g} s are predicted"
+        lines.append(f"which is {said}: the program computes more than the plan asks for, or slower")
     lines.append(f"compiled in {report.compile_s:.0f} s")
     off = [w.axis for w in found.judged if abs(w.relative) > AXES_WITHIN]
     if off:

@@ -178,7 +178,7 @@ def _stored_scores_s(sharded: Sharded, o: OpSharding, chip: Chip, kernel: Attent
     scores = scores_of(sharded, o)
     times, score_bytes = 1.0, kernel.forward_bytes
     if backward:
-        again = o.ring or o.op.name not in _replayed(sharded, o)
+        again = scores_again(sharded, o)
         times = 2.5 if again else 2.0
         score_bytes = kernel.backward_bytes + (kernel.replay_bytes if again else 0.0)
     each_s = dtype_s_per_flop(chip, sharded.plan.precision.multiplied, sharded.stack.matmuls)
@@ -203,6 +203,16 @@ def scores_of(sharded: Sharded, o: OpSharding) -> float:
     if o.ring and plan.attention is not None and plan.attention.balance == "headtail":
         scores *= (ranks + 1) / (2 * ranks)
     return scores
+
+
+def scores_again(sharded: Sharded, o: OpSharding) -> bool:
+    """True if the backward of attention `o`, which stores its scores, multiplies for them again: nothing saves or
+    recomputes them.
+
+    >>> scores_again(sharded, ops["attention.core"])  # `recompute attention.core`
+    False
+    """
+    return bool(o.ring) or o.op.name not in _replayed(sharded, o)
 
 
 def _product_flops(sharded: Sharded, o: OpSharding, scores: float) -> float:
