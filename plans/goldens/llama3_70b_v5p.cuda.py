@@ -20,12 +20,14 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
+    ParallelStyle,
     PrepareModuleInput,
     RowwiseParallel,
     SequenceParallel,
@@ -55,6 +57,50 @@ def build_mesh(device_type: str | None = None) -> DeviceMesh:
     return init_device_mesh(device_type, tuple(MESH.values()), mesh_dim_names=tuple(MESH))
 
 
+class RowsOfRank(torch.autograd.Function):
+    """Rows of a weight [V / ranks, E] at `index`, 0 where not `mine`. Tokens that are `learned` add to the gradient,
+    which has the rank's own rows alone."""
+
+    @staticmethod
+    def forward(ctx, weight, index, mine, learned) -> torch.Tensor:
+        ctx.rows = len(weight)
+        ctx.save_for_backward(index.where(learned, ctx.rows))
+        return F.embedding(index.where(mine, 0), weight).masked_fill_(~mine[..., None], 0)
+
+    @staticmethod
+    def backward(ctx, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (index,) = ctx.saved_tensors
+        # The last row stands for all other tokens: nothing is added to it.
+        added = torch.ops.aten.embedding_dense_backward(grad, index, ctx.rows + 1, ctx.rows, False)
+        return added[:-1], None, None, None
+
+
+class VocabParallelEmbedding(ParallelStyle):
+    """Shards an embedding over the vocabulary; each rank looks up the tokens whose rows it has, and the ranks add up.
+
+    torch's row parallel style would make the gradient of every row on each rank.
+    """
+
+    def __init__(self, *, output_layouts: Placement) -> None:
+        super().__init__()
+        self.returned = output_layouts
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        part = distribute_tensor(module.weight, device_mesh, [Shard(0)], src_data_rank=self.src_data_rank)
+        module.register_parameter("weight", nn.Parameter(part, requires_grad=module.weight.requires_grad))
+        module.forward = partial(self._look_up, module, device_mesh)
+        return module
+
+    def _look_up(self, module: nn.Module, mesh: DeviceMesh, tokens: torch.Tensor) -> torch.Tensor:
+        weight = module.weight.to_local()
+        index = tokens - mesh.get_local_rank() * -(-len(module.weight) // mesh.size())
+        mine = (index >= 0) & (index < len(weight))
+        learned = mine if module.padding_idx is None else mine & (tokens != module.padding_idx)
+        rows = RowsOfRank.apply(weight, index, mine, learned)
+        placed = DTensor.from_local(rows, mesh, [Partial()], run_check=False)
+        return placed.redistribute(placements=[self.returned]).to_local()
+
+
 def apply_tp(model: nn.Module, mesh: DeviceMesh) -> None:
     """Apply tensor parallelism over the tensor axis; the styles issue the collectives.
 
@@ -64,7 +110,7 @@ def apply_tp(model: nn.Module, mesh: DeviceMesh) -> None:
     # llama3_70b_v5p.plan:8  use sp over tp
     top = {
         # reduce-scatter of sequence over tp
-        "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+        "tok_embeddings": VocabParallelEmbedding(output_layouts=Shard(1)),
         "norm": SequenceParallel(),
         # all-gather of sequence over tp
         "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
@@ -89,9 +135,6 @@ def apply_tp(model: nn.Module, mesh: DeviceMesh) -> None:
     }
     for block in model.layers.values():
         parallelize_module(block, tp, inside, src_data_rank=None)
-    # The output may be an AsyncCollectiveTensor, whose gradient a compiled block of torch 2.13 drops:
-    # https://github.com/pytorch/pytorch/pull/191113. Its clone is a plain tensor.
-    model.tok_embeddings.register_forward_hook(lambda module, inputs, output: output.clone())
 
 
 def apply_recompute(model: nn.Module) -> None:

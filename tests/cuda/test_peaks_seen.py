@@ -128,6 +128,15 @@ SEEN = {
         "bf16 reduce fp32",
         10.719,
     ),
+    "embedding ahead": (
+        "llama3_70b(layers = 4)",
+        "8 x 8192 tokens microbatch 1",
+        "8 x h100_node",
+        "d 8 > tp 8",
+        FSDP + TP + "\nuse sp over tp\nrecompute blocks",
+        "bf16 reduce fp32",
+        2.827,
+    ),
     "gathered once": (LLAMA.format(3), "2 x 2048", H100, "d 2 > tp 2", STEP + TP, "fp32", 10.66),
 }
 """Model, batch, machine, mesh, layouts, dtype, and the GiB that were seen."""

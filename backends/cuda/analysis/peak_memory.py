@@ -131,7 +131,6 @@ class PipelineRank:
         # Cached by virtual stage: a rank has up to hundreds of moments that use the same few sums.
         self._shares_of = Computed[int, float](lambda stage: self._sum_of(stage, self._share))
         self._unsharded_of = Computed[int, float](lambda stage: self._sum_of(stage, self._unsharded_elements))
-        self._accumulated_of = Computed[int, float](lambda stage: self._sum_of(stage, self._accumulated_elements))
         self._saved_of = Computed[int, float](self._saved_of_microbatch)
         self._for_weights_of = Computed[int, float](self._held_for_weights)
 
@@ -338,8 +337,9 @@ class PipelineRank:
         return found
 
     def _before_first_blocks(self, moment: LiveBytes) -> list[LiveBytes]:
-        """Returns `moment` changed to the backward of the last block that prefetches another, without a pipeline and in
-        a step that begins without gradients. The blocks after it have gradients, and no activations."""
+        """Returns `moment` changed to the backward of the last block that prefetches another, and of those that
+        prefetch the embedding, without a pipeline and in a step that begins without gradients. The blocks after them have
+        gradients, and no activations."""
         kinds = [kind for kind in self.sharded.model.blocks if kind in self.sections]
         ahead = self.plan.buckets_ahead(GATHERED_AHEAD)
         if (
@@ -350,18 +350,22 @@ class PipelineRank:
         ):
             return []
         (kind,) = kinds
-        through = max(self.sections[kind] - 1 - ahead, 1)
         shares = sum(self._share(p) for p, _ in self.trained if kind in p.param.sections) * self.stored
         made = self._inside_block(kind) + self._group(kind, trained=True) * self.reduced
-        groups = (1 + ahead) * self._gathered(kind) + (self._gathered("first") if self._ends_together else 0.0)
-        return [
-            replace(
-                moment,
-                grads=moment.grads + through * shares,
-                activations=moment.activations - through * self.saved.of_section(kind),
-                buffers=self._brought_back(kind) + self._head_gradient() + groups + made,
+        buffers = self._brought_back(kind) + self._head_gradient() + made
+        found = []
+        for left in range(ahead + 1):
+            through = max(self.sections[kind] - 1 - left, 1)
+            ends = self._gathered("first") if self._ends_together or left < ahead else 0.0
+            found.append(
+                replace(
+                    moment,
+                    grads=moment.grads + through * shares,
+                    activations=moment.activations - through * self.saved.of_section(kind),
+                    buffers=buffers + (1 + left) * self._gathered(kind) + ends,
+                )
             )
-        ]
+        return found
 
     def _saved_in_first_block(self) -> float:
         """Returns the bytes of activations that a microbatch still holds when its backward reaches the first block, on
@@ -577,7 +581,7 @@ class PipelineRank:
         """Returns the bytes of gradients in a microbatch's backward; with `begun`, the head's backward has run."""
         earlier = self.plan.microbatches > 1
         if self._accumulates_whole:
-            whole = sum(n * self._accumulated_elements(p) for p, n in self.trained) * self.reduced
+            whole = sum(n * self._unsharded_elements(p) for p, n in self.trained) * self.reduced
             return whole + self._unconverted(virtual_stages(self.plan, self.rank)) if earlier else 0.0
         if earlier or self.on_host:
             return self._trained_bytes()
@@ -607,7 +611,7 @@ class PipelineRank:
             return shares
         reduced = sum(self._shares_of[stage] for stage in b.ended) * FP32
         added = b.begun - (b.only_apart - {0})
-        whole = sum(self._accumulated_of[stage] for stage in added) * self.reduced
+        whole = sum(self._unsharded_of[stage] for stage in added) * self.reduced
         return reduced + whole + self._unconverted(b.begun & b.apart)
 
     def _copies_let_go(self, b: Begins) -> float:
@@ -628,13 +632,6 @@ class PipelineRank:
             return sum(n * self._unsharded_elements(p) for p, n in head) * self.reduced
         return sum(n * self._share(p) for p, n in head) * self.stored
 
-    def _accumulated_elements(self, p: ParamSharding) -> float:
-        """Returns the number of elements of a parameter's gradient as fully_shard accumulates it. For an embedding
-        whose rows DTensor shards, these are all rows."""
-        if "first" in p.param.sections and self.roles.tensor and p.compute and p.compute[0]:
-            return self.sharded.model.elements(p.param)
-        return self._unsharded_elements(p)
-
     def _unconverted(self, stages: Collection[int]) -> float:
         """Returns the bytes of gradients in the compute dtype of the virtual `stages`: a separate wgrad left them, and
         the next backward adds them in the reduce dtype. The first stage has none, as it does not split its backward
@@ -649,14 +646,8 @@ class PipelineRank:
 
     def _of_embedding(self) -> float:
         """Returns the bytes of the gathered embedding, its gradient in the compute dtype, and the head's part of that
-        gradient if the weight is tied.
-
-        DTensor computes the gradient of every row of a row-sharded embedding, then takes the local shard.
-        """
-        tables = [p for p, _ in self.trained if "first" in p.param.sections]
-        share = sum(param_elements(self.plan, p) for p in tables)
-        rows = sum(self.sharded.model.elements(p.param) for p in tables)
-        made = share if rows == share else rows + (0.0 if self._accumulates_whole else share)
+        gradient if the weight is tied."""
+        made = sum(param_elements(self.plan, p) for p, _ in self.trained if "first" in p.param.sections)
         return self._gathered("first") + made * self.computed + self._head_gradient()
 
     def _head_gradient(self) -> float:

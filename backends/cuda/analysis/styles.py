@@ -25,6 +25,7 @@ from planc.ir.sharding import Move, Sharded
 
 DIVIDED, SHARED, SHARED_KEYS = "DTensorParallel", "ReplicatedInput", "ReplicatedKV"
 UPDATED, OWN_PART, LEFT_TO_LOSS = "LoRAParallel", "PerHeadParamParallel", "HeadOfLoss"
+OWN_ROWS = "VocabParallelEmbedding"
 """ParallelStyle classes that the emitted file defines."""
 
 
@@ -178,8 +179,8 @@ class Styler:
         arguments = [("output_layouts", str(b.left))]
         collectives = [self._comment(b, b.settle)]
         if b.o.op.kind == "embedding":
-            arguments.insert(0, ("input_layouts", "Replicate()"))
-        elif b.move() is not None and not prepared_by_parent:
+            return self._style_of(b, b.path, OWN_ROWS, arguments, collectives)
+        if b.move() is not None and not prepared_by_parent:
             arguments.insert(0, ("input_layouts", str(b.resting())))
             collectives.insert(0, self._comment(b, b.move()))
         return self._style_of(b, b.path, "RowwiseParallel", arguments, collectives)

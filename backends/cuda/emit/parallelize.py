@@ -11,6 +11,7 @@ from planc.backends.cuda.analysis.styles import (
     DIVIDED,
     LEFT_TO_LOSS,
     OWN_PART,
+    OWN_ROWS,
     SHARED,
     SHARED_KEYS,
     UPDATED,
@@ -278,6 +279,51 @@ class HeadOfLoss(ParallelStyle):
         return given.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()]), *weight
 '''
 
+OWN_ROWS_STYLE = '''
+class RowsOfRank(torch.autograd.Function):
+    """Rows of a weight [V / ranks, E] at `index`, 0 where not `mine`. Tokens that are `learned` add to the gradient,
+    which has the rank's own rows alone."""
+
+    @staticmethod
+    def forward(ctx, weight, index, mine, learned) -> torch.Tensor:
+        ctx.rows = len(weight)
+        ctx.save_for_backward(index.where(learned, ctx.rows))
+        return F.embedding(index.where(mine, 0), weight).masked_fill_(~mine[..., None], 0)
+
+    @staticmethod
+    def backward(ctx, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (index,) = ctx.saved_tensors
+        # The last row stands for all other tokens: nothing is added to it.
+        added = torch.ops.aten.embedding_dense_backward(grad, index, ctx.rows + 1, ctx.rows, False)
+        return added[:-1], None, None, None
+
+
+class VocabParallelEmbedding(ParallelStyle):
+    """Shards an embedding over the vocabulary; each rank looks up the tokens whose rows it has, and the ranks add up.
+
+    torch's row parallel style would make the gradient of every row on each rank.
+    """
+
+    def __init__(self, *, output_layouts: Placement) -> None:
+        super().__init__()
+        self.returned = output_layouts
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        part = distribute_tensor(module.weight, device_mesh, [Shard(0)], src_data_rank=self.src_data_rank)
+        module.register_parameter("weight", nn.Parameter(part, requires_grad=module.weight.requires_grad))
+        module.forward = partial(self._look_up, module, device_mesh)
+        return module
+
+    def _look_up(self, module: nn.Module, mesh: DeviceMesh, tokens: torch.Tensor) -> torch.Tensor:
+        weight = module.weight.to_local()
+        index = tokens - mesh.get_local_rank() * -(-len(module.weight) // mesh.size())
+        mine = (index >= 0) & (index < len(weight))
+        learned = mine if module.padding_idx is None else mine & (tokens != module.padding_idx)
+        rows = RowsOfRank.apply(weight, index, mine, learned)
+        placed = DTensor.from_local(rows, mesh, [Partial()], run_check=False)
+        return placed.redistribute(placements=[self.returned]).to_local()
+'''
+
 OWN_STYLES = {
     DIVIDED: DIVIDED_STYLE,
     SHARED: SHARED_STYLE,
@@ -285,6 +331,7 @@ OWN_STYLES = {
     OWN_PART: OWN_PART_STYLE,
     UPDATED: UPDATED_STYLE,
     LEFT_TO_LOSS: LEFT_TO_LOSS_STYLE,
+    OWN_ROWS: OWN_ROWS_STYLE,
 }
 """Source of each ParallelStyle class that the emitted file defines."""
 
@@ -301,9 +348,9 @@ def _styles(name: str, styles: tuple[Style, ...]) -> str:
 
 def _clone(roles: AxisRoles, styler: Styler) -> str:
     """Emits a hook that clones the embedding's output, because AOTAutograd of torch 2.13 drops the gradient of an
-    AsyncCollectiveTensor; "" for a model without an embedding."""
+    AsyncCollectiveTensor; "" for an embedding whose own style waits for it, and for a model without one."""
     module = next((o.op.module for o in styler.sharded.ops["first"] if o.op.kind == "embedding"), "")
-    if not module:
+    if not module or any(style.name == OWN_ROWS for style in styler.top()):
         return ""
     hook = f"model.{module}.register_forward_hook(lambda module, inputs, output: output.clone())"
     return lines(ASYNC_OUTPUT, _if_present(roles, module, hook))

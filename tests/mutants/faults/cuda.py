@@ -277,8 +277,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="every stage of a rank has its gradients from the first backward on",
         file="backends/cuda/analysis/peak_memory.py",
-        text="whole = sum(self._accumulated_of[stage] for stage in added) * self.reduced",
-        planted="whole = sum(n * self._accumulated_elements(p) for p, n in self.held) * self.reduced",
+        text="whole = sum(self._unsharded_of[stage] for stage in added) * self.reduced",
+        planted="whole = sum(n * self._unsharded_elements(p) for p, n in self.held) * self.reduced",
         test="tests/audit/test_stages.py::test_gradients_are_there_once_backwards_begin"
         "[8-recompute attention.norm, ffn.norm-3-12.292]",
     ),
@@ -822,5 +822,19 @@ FAULTS: tuple[Fault, ...] = (
         text="self.orders[widths] = torch.tensor(first).argsort()",
         planted="self.orders[widths] = torch.arange(len(first))",
         test="tests/cuda/test_hugging_face.py::test_a_bound_model_is_what_it_was[gpt_neox]",
+    ),
+    Fault(
+        name="tokens of other ranks add to the first row of a divided embedding",
+        file="backends/cuda/emit/parallelize.py",
+        text="ctx.save_for_backward(index.where(learned, ctx.rows))",
+        planted="ctx.save_for_backward(index.where(learned, 0))",
+        test="tests/cuda/test_rows_of_rank.py::test_rows_and_gradients_of_all_ranks_are_those_of_one_table[2-None]",
+    ),
+    Fault(
+        name="the block that prefetches the embedding is left out of the peak",
+        file="backends/cuda/analysis/peak_memory.py",
+        text="for left in range(ahead + 1):",
+        planted="for left in range(ahead, ahead + 1):",
+        test="tests/cuda/test_peaks_seen.py::test_a_peak_is_as_it_was_seen[embedding ahead]",
     ),
 )
