@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -77,14 +78,65 @@ def read_json(path: Path, most_bytes: int, *, follows_links: bool = False) -> An
     return parse_json(read_text(path, most_bytes, follows_links=follows_links))
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Return the value of the JSON `text`. Raises ValueError if `text` is not JSON, or is nested too deeply."""
+def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
+    """Return the value of the JSON `text`. Raises ValueError if `text` is not JSON, is nested too deeply, or has a key
+    twice, an integer beyond 64 bits or, unless `finite` is False, a number that is NaN, infinite or beyond fp64."""
     import json
 
+    hooks: dict[str, Any] = {"parse_float": _finite, "parse_constant": _finite} if finite else {}
     try:
-        return json.loads(text)
+        return json.loads(text, parse_int=_whole, object_pairs_hook=_unique, **hooks)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def parse_toml(text: str, *, finite: bool = True) -> dict[str, Any]:
+    """Return the tables of the TOML `text`. Raises ValueError if `text` is not TOML, or has what `parse_json` refuses.
+
+    The standard library's parser takes the square of a key's parts, so that a key of too many is refused before.
+    """
+    import re
+    import tomllib
+
+    if re.search(MANY_PARTS, text):
+        raise ValueError(f"a key has more than {MOST_PARTS} parts")
+    try:
+        values = tomllib.loads(text, parse_float=_finite if finite else float)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    pending: list[Any] = [values]
+    while pending:
+        value = pending.pop()
+        if type(value) is int and value.bit_length() > MOST_BITS:
+            raise ValueError("an integer is beyond 64 bits")
+        pending += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return values
+
+
+MOST_BITS = 64
+MOST_PARTS = 50
+MANY_PARTS = rf"""(?<![\w\-"'. \t])(?:[ \t]*+(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.){{{MOST_PARTS}}}"""
+
+
+def _finite(text: str) -> float:
+    if isfinite(value := float(text)):
+        return value
+    raise ValueError(f"{text[:20]} is no finite number")
+
+
+def _whole(text: str) -> int:
+    if len(text) <= 20 and (value := int(text)).bit_length() <= MOST_BITS:  # of 20 digits or a sign
+        return value
+    raise ValueError(f"{text[:20]}... is beyond 64 bits")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    seen: set[str] = set()
+    twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+    raise ValueError(f"{twice[:60]!a} stands twice")
 
 
 def leads_out(path: Path) -> bool:

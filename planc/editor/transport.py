@@ -6,7 +6,6 @@ pygls reads the same frames, but allocates any size that a header states, and le
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from typing import BinaryIO
 
@@ -14,6 +13,8 @@ from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException
 from pygls.io_ import StdoutWriter
 from pygls.lsp.server import LanguageServer
+
+from planc.files import parse_json
 
 MOST_BYTES = 64_000_000
 """Limit on the size of a message (bytes)."""
@@ -78,8 +79,8 @@ async def _serve(server: LanguageServer, stdin: BinaryIO) -> int:
 def _take(server: LanguageServer, body: bytes) -> None:
     """Handle one message; an invalid one is answered with an error, if it is a request."""
     try:
-        data = json.loads(body)
-    except (ValueError, RecursionError):
+        data = parse_json(body)
+    except ValueError:
         _refuse(server, None, lsp.ErrorCodes.ParseError, "the message is no JSON, or is nested too deeply")
         return
     number = data.get("id") if isinstance(data, dict) else None

@@ -6,6 +6,9 @@ import re
 
 MOST = 100_000
 """Maximum number of items of a pattern."""
+MOST_LEVELS = 20
+"""Maximum nesting of the brackets of a layout."""
+_REPEAT = re.compile(r"\(([EtmL|]*)\)(?:\*(\d{1,5}))?|([EtmL|])\*(\d{1,5})")
 
 
 def layers_of_pattern(text: str, layers: int) -> list[int] | None:
@@ -23,7 +26,7 @@ def layers_of_pattern(text: str, layers: int) -> list[int] | None:
         return None
     try:
         pattern, rest = _sum(tokens, 0)
-    except (IndexError, ValueError):
+    except (IndexError, ValueError, RecursionError):
         return None
     return pattern if rest == len(tokens) and len(pattern) == layers else None
 
@@ -32,7 +35,9 @@ def _sum(tokens: list[str], at: int) -> tuple[list[int], int]:
     found, at = _repeated(tokens, at)
     while at < len(tokens) and tokens[at] == "+":
         more, at = _repeated(tokens, at + 1)
-        found = found + more
+        found += more
+        if len(found) > MOST:
+            raise ValueError
     return found, at
 
 
@@ -61,13 +66,13 @@ def stages_of_layout(text: str) -> tuple[int, ...] | None:
     (3, 2, 2, 2)
     """
     text = re.sub(r"[\s,]", "", text)
-    while found := re.search(r"\(([EtmL|]*)\)(?:\*(\d{1,5}))?|([EtmL|])\*(\d{1,5})", text):
-        inner, count = (found[1], found[2] or 1) if found[1] is not None else (found[3], found[4])
-        if len(inner) * int(count) > MOST:
+    for _ in range(MOST_LEVELS):  # the innermost brackets, all at once
+        repeats = [len(found[1] or found[3] or "") * int(found[2] or found[4] or 1) for found in _REPEAT.finditer(text)]
+        if len(text) + sum(repeats) > MOST:
             return None
-        text = text[: found.start()] + inner * int(count) + text[found.end() :]
-        if len(text) > MOST:
-            return None
+        if not repeats:
+            break
+        text = _REPEAT.sub(lambda found: (found[1] or found[3] or "") * int(found[2] or found[4] or 1), text)
     if not re.fullmatch(r"E[t|]*[m|]*L", text):
         return None
     return tuple(stage.count("t") + stage.count("m") for stage in text.split("|"))

@@ -237,10 +237,11 @@ def in_own_words(found: Iterable[Diagnostic], sources: Iterable[Source]) -> Iter
 
     `sources` are the files read."""
     texts = {s.file: s for s in sources}
+    axes = {file: _axes(source) for file, source in texts.items()}
     for d in found:
         source = texts.get(d.span.file)
         line = source.line(d.span.line) if source and d.code in REFUSED else ""
-        said = translation(line, _axes(source)) if source and 0 < len(line) <= LONGEST else ""
+        said = translation(line, axes[source.file]) if source and 0 < len(line) <= LONGEST else ""
         if not said or said.strip("`").split() == line.split():
             yield d
             continue

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -12,12 +14,13 @@ import pytest
 from planc.diag.edits import apply_edits
 from planc.driver import check
 from tests.fuzz.inputs import damaged
-from tests.fuzz.kinds import Kind, corpus, joined, kinds, split
+from tests.fuzz.kinds import Kind, bombs, corpus, joined, kinds, split
 from tests.fuzz.tally import RESULTS, summed
 
+ROOT = Path(__file__).parents[2]
 SEED = 20
 KINDS = kinds()
-COUNTS = {"plans": 60, "editor": 8, "presets": 10, "configs": 10, "schedules": 10, "checkpoints": 20}
+COUNTS = {"plans": 60, "editor": 8, "presets": 10, "configs": 10, "schedules": 10, "checkpoints": 20, "bombs": 48}
 ONCE = [(kind, path) for kind in KINDS.values() for path in corpus(kind)]
 
 
@@ -78,3 +81,20 @@ def test_an_offered_edit_removes_its_finding(tmp_path: Path) -> None:
             assert after.count(d.code) < [x.code for x in before].count(d.code), (index, d)
             tried += 1
     assert tried > 10
+
+
+def test_every_module_that_reads_a_file_is_bombed_or_says_why_not() -> None:
+    assert bombs.reading() == set(bombs.MODULES)
+    assert set(bombs.READERS) == set(bombs.FORMATS)
+    known = {*bombs.FORMATS, bombs.ITS_OWN, bombs.BYTES}
+    for module, where in bombs.MODULES.items():
+        assert where in known or (ROOT / where).is_file(), module
+
+
+def test_a_reader_whose_time_is_the_square_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = re.compile(r"^\s*GPU0", re.MULTILINE)
+    monkeypatch.setattr(bombs, "FLOOR_S", 0.02)
+    monkeypatch.setitem(bombs.READERS, "toml", lambda path: found.search(path.read_text()))
+    (tmp_path / "square").mkdir()
+    with pytest.raises(AssertionError, match="of twice the text"):
+        bombs.run(json.dumps(["toml", "", "alone", 6_000, "\n"]).encode(), tmp_path / "square", 0)

@@ -220,7 +220,7 @@ def test_lists_of_hosts() -> None:
     from planc.diag.span import Source
 
     source = Source.of("a", "")
-    assert [*hosts(source, 1, "tux[0-2,12],login1,n[01-02]x")] == [
+    assert [*hosts(source, 1, "tux[0-2,12],login1,n[01-02]x", iter(range(9)))] == [
         "tux0", "tux1", "tux2", "tux12", "login1", "n01x", "n02x",
     ]  # fmt: skip
 

@@ -253,12 +253,16 @@ class Script:
         expanded, used = self._expanded(words)
         if not expanded:
             return True
-        self._size += sum(len(word.text) + 1 for word in expanded)
-        if self._size > 40 * MAX_EXPANDED:
-            raise UnreadableError("its variables grow beyond reason", words[0].span)
+        self._grown(sum(len(word.text) + 1 for word in expanded), words[0].span)
         if not self._certain:
             expanded = [replace(word, certain=False) for word in expanded]
         return self._command(ShellCommand(tuple(expanded), tuple(used), words), node)
+
+    def _grown(self, size: int, place: Span) -> None:
+        """Counts characters of expanded words, and raises UnreadableError at `place` if they are too many."""
+        self._size += size
+        if self._size > 40 * MAX_EXPANDED:
+            raise UnreadableError("its variables grow beyond reason", place)
 
     def _command(self, command: ShellCommand, node: Simple) -> bool | None:
         """Interprets a command that runs another script: a function, a sourced file, `eval`, text for another shell.
@@ -313,6 +317,7 @@ class Script:
         of `text`. With `hides`, `text` sees only exported variables."""
         first = len(self.commands)
         scan = Scan(self._places[place.file], text, place=place)
+        self._count += len(scan.words)
         own = self._variables
         if hides:
             exported = {name: value for name in own.exported if (value := own.get(name)) is not None}
@@ -323,6 +328,7 @@ class Script:
         for index in range(first, len(self.commands)):
             one = self.commands[index]
             words = (*outer.words, *one.words)  # what starts it stands before it
+            self._grown(len(words), place)
             self.commands[index] = ShellCommand(words, (*one.used, *outer.used), outer.written)
 
     def _document(self, document: Written, command: ShellCommand) -> None:
@@ -484,6 +490,7 @@ class Script:
             texts.append(found.text if found else piece.text)
             known = known and (found is None or found.known)
         text = "".join(texts)
+        self._grown(len(text), word.span)
         if len(text) > 4 * MAX_EXPANDED:
             raise UnreadableError("a variable grows beyond reason", word.span)
         return text, known
@@ -529,6 +536,7 @@ class Script:
             if number < 0 or not value.certain:
                 used.append(value)
                 return replace(left, words=words) if number == 0 else left
+            self._grown(number, place)
             used.append(VariableValue((), written=value.chain()[0].written[: 2 + number], used=value.used))
             words = words[number : number + 1]
             return _Put(words, words[0].text if words else "")

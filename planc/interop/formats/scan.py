@@ -35,9 +35,11 @@ _IN_QUOTES = re.compile(r"[^\"\\$`]+")
 _BLANK = re.compile(r"(?:[ \t\r\f\v]|\\\r?\n)+")
 _COMMENT = re.compile(r"#[^\n]*")
 _NO_ARGUMENTS = re.compile(r"\(\s*\)")
-_WORD = re.compile(r"[^\s;|&()<>'\"\\$`]+(?=[\s;|&()<>]|\Z)")
+_WORD = re.compile(r"[^\s;|&()<>'\"\\$`]++(?=[\s;|&()<>]|\Z)")
 MOST_LEVELS = 60
 """Maximum nesting of branches, loops and groups."""
+MOST_WORDS = 50_000
+"""Maximum number of words of a script."""
 _CLOSING = ("fi", "done", "esac", "}", "then", "else", "elif", "do")
 
 
@@ -65,17 +67,19 @@ class Scan:
         self.places = places
         self._text, self._shift, self._place = text, at, place
         self._at = self._depth = 0
+        self._line_end = -1
         self._documents: dict[int, int] = {}
         """End of the here-documents after each line end, by its offset."""
         self.words: list[Written] = []
         self.reserved: list[Written] = []
         """Reserved words: `if`, `done`."""
         self.directives: list[Written] = []
-        self.steps: Steps = self._steps(())
+        steps = [*self._steps(())]
         while self._at < len(self._text):  # a closing word without an opening one: a shell stops here
             if self._word() is None:
                 self._at += 1
-            self.steps += self._steps(())
+            steps += self._steps(())
+        self.steps: Steps = tuple(steps)
 
     # Commands.
 
@@ -110,15 +114,18 @@ class Scan:
             nodes.append(self._node())
 
     def _node(self) -> Node:
-        self._depth += 1
-        if self._depth > MOST_LEVELS:
-            raise UnreadableError(f"nested more than {MOST_LEVELS} levels deep", self._span(self._at, self._at))
+        self._deeper()
         node = self._compound()
         if not isinstance(node, Simple):
             while self._redirection([]):
                 pass
         self._depth -= 1
         return node
+
+    def _deeper(self) -> None:
+        self._depth += 1
+        if self._depth > MOST_LEVELS:
+            raise UnreadableError(f"nested more than {MOST_LEVELS} levels deep", self._span(self._at, self._at))
 
     def _compound(self) -> Node:
         if self._text.startswith("((", self._at):
@@ -261,8 +268,10 @@ class Scan:
 
     def _document(self, mark: Written, indented: bool) -> Written:
         """Parses the here-document that begins on the next line and ends at the line `mark`."""
-        end = self._text.find("\n", self._at)
-        end = len(self._text) if end < 0 else end
+        if self._line_end < self._at:
+            end = self._text.find("\n", self._at)
+            self._line_end = len(self._text) if end < 0 else end
+        end = self._line_end
         start = at = after = min(self._documents.get(end, end + 1), len(self._text))
         while at < len(self._text):
             after = self._text.find("\n", at)
@@ -340,6 +349,7 @@ class Scan:
     def _items(self) -> tuple[Written, ...]:
         start = self._at
         self._at += 1
+        self._deeper()
         items: list[Written] = []
         while True:
             self._skip(lines=True)
@@ -347,6 +357,7 @@ class Scan:
                 raise UnreadableError("a bracket is never closed", self._span(start, start))
             if self._text[self._at] == ")":
                 self._at += 1
+                self._depth -= 1
                 return tuple(items)
             if (word := self._word()) is not None:
                 items.append(word)
@@ -423,6 +434,8 @@ class Scan:
     ) -> Written:
         word = self._made(start, pieces, end or self._at, items)
         self.words.append(word)
+        if len(self.words) > MOST_WORDS:
+            raise UnreadableError(f"more than {MOST_WORDS:,} words", word.span)
         return word
 
     def _made(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from planc.diag.span import Source, Span
+from planc.files import parse_toml
 from planc.interop.document import MAX_DEPTH, MAX_FIELDS, Document, FieldValue, Given, UnreadableError
 
-_HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]")
+_HEADER = re.compile(r"\s*\[\[?([^\]]+)\]")
 _KEY = re.compile(r"\s*([\w\-.\"']+)\s*=\s*")
 _AT = re.compile(r"at line (\d+), column (\d+)")
 
@@ -18,8 +18,8 @@ _AT = re.compile(r"at line (\d+), column (\d+)")
 def read_toml(source: Source) -> Document:
     """Returns the fields of the TOML text `source`, by dotted path (`table.key`). Raises UnreadableError."""
     try:
-        value = tomllib.loads(source.text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        value = parse_toml(source.text)
+    except ValueError as error:
         found = _AT.search(str(error))
         line, column = (int(found[1]), int(found[2])) if found else (1, 1)
         raise UnreadableError(f"it is not TOML: {error}", Span(source.file, line, column, line, column)) from None

@@ -38,6 +38,7 @@ class VariableValue:
         """True if no part of it depends on the shell."""
         self.written, self.used = tuple(written), tuple(used)
         self._words: list[ShellWord] | None = None
+        self._text: str | None = None
         self.size: int = sum(len(w.text) + 1 for w in own) + len(text) + (prev.size if prev else 0)
 
     def chain(self, end: VariableValue | None = None) -> list[VariableValue]:
@@ -64,7 +65,10 @@ class VariableValue:
 
     def text(self) -> str:
         """Returns the value as it expands in quotes; words of an array are joined by blanks."""
-        return " ".join(w.text for w in self.words()) if self.array else "".join(o.own_text for o in self.chain())
+        if self._text is None:
+            parts = [w.text for w in self.words()] if self.array else [one.own_text for one in self.chain()]
+            self._text = (" " if self.array else "").join(parts)
+        return self._text
 
 
 UNSET = VariableValue((), known=True)

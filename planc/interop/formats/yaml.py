@@ -6,6 +6,7 @@ apart from a few escapes, JSON is a subset of YAML.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -19,6 +20,9 @@ from planc.files import parse_json
 from planc.interop.document import MAX_DEPTH, MAX_FIELDS, Document, FieldValue, Format, Given, Scalar, UnreadableError
 
 _FLOAT = re.compile(r"[-+]?(\d+(_\d+)*)?\.?\d*([eE][-+]?\d+)?")
+_TAGS = re.compile(r"^%TAG", re.MULTILINE)
+MOST_EVENTS = 5 * MAX_FIELDS
+"""Maximum number of names, values and ends of lists in a text."""
 _INT = re.compile(r"[-+]?\d+(_\d+)*")
 _WORDS: dict[str, Scalar] = {
     **dict.fromkeys(("true", "True", "TRUE", "yes", "Yes", "on", "On"), True),
@@ -30,11 +34,14 @@ _WORDS: dict[str, Scalar] = {
 def read_yaml(source: Source, format: Format = "yaml") -> Document:
     """Returns the fields of a YAML or JSON text, `source`. Raises UnreadableError for invalid text, for several
     documents, for recursive aliases, or for more than MAX_FIELDS values."""
+    beyond: ValueError | None = None
     if format == "json":
         try:
-            parse_json(source.text)
-        except ValueError as error:
-            raise UnreadableError(f"it is not JSON: {error}", _place(source, error)) from None
+            parse_json(source.text, finite=False)
+        except json.JSONDecodeError as error:
+            raise UnreadableError(f"it is not JSON: {error}", _span_of(source, error.lineno, error.colno)) from None
+        except ValueError as error:  # for which the nodes may have a place
+            beyond = error
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         _bounded(source, loader)
@@ -53,13 +60,19 @@ def read_yaml(source: Source, format: Format = "yaml") -> Document:
             fields[name] = given
     elif root is not None:
         raise UnreadableError("it is no mapping of names to values", _span(source, root.start_mark, root.end_mark))
+    if beyond is not None:
+        raise UnreadableError(str(beyond), _span_of(source, 1, 1))
     return Document(source.file, format, fields, source)
 
 
 def _bounded(source: Source, loader: Any) -> None:
     """Raises UnreadableError for text that is nested too deep, because libyaml's composer would crash the process."""
     depth = 0
-    for event in yaml.parse(source.text, Loader=loader):
+    if _TAGS.search(source.text):
+        raise UnreadableError("directives of tags, which no configuration needs", _span_of(source, 1, 1))
+    for count, event in enumerate(yaml.parse(source.text, Loader=loader)):
+        if count > MOST_EVENTS:
+            raise UnreadableError(f"more than {MAX_FIELDS:,} values", _span_of(source, 1, 1))
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH + 1:
@@ -137,6 +150,5 @@ def _span(source: Source, start: yaml.Mark, end: yaml.Mark) -> Span:
     return Span(source.file, line, column, line, max(last, column))
 
 
-def _place(source: Source, error: ValueError) -> Span:
-    line, column = getattr(error, "lineno", 1), getattr(error, "colno", 1)
+def _span_of(source: Source, line: int, column: int) -> Span:
     return Span(source.file, line, column, line, column)

@@ -39,6 +39,8 @@ class HardwareText:
     def __init__(self, source: Source, machine: Cluster, title: str) -> None:
         self.source, self.machine, self.title = source, machine, title
         self.links: dict[str, LinkText] = {}
+        self._links_of: dict[str, dict[tuple[float, float], str]] = defaultdict(dict)
+        """By the wanted name, the names that bandwidths and latencies have."""
         self.points: dict[str, tuple[str, str]] = {}
         """The kind and the node of each point, by name."""
         self.wires: dict[tuple[str, str], tuple[str, int]] = {}
@@ -58,16 +60,13 @@ class HardwareText:
     def link(self, name: str, bytes_per_s: float, latency_s: float, efficiency: float = 1.0) -> str:
         """Returns the name of a link type with this bandwidth and latency: `name`, or `name_2`, ... if the name is
         taken by a type with other values."""
-        wanted = LinkText(name=name, bytes_per_s=bytes_per_s, latency_s=latency_s, efficiency=efficiency)
-        for number in range(1, 1000):
-            chosen = name if number == 1 else f"{name}_{number}"
-            known = self.links.get(chosen)
-            if known is None or (known.bytes_per_s, known.latency_s) == (bytes_per_s, latency_s):
-                self.links.setdefault(
-                    chosen, LinkText(name=chosen, bytes_per_s=bytes_per_s, latency_s=latency_s, efficiency=efficiency)
-                )
-                return chosen
-        return wanted.name
+        known = self._links_of[name]
+        chosen = known.setdefault((bytes_per_s, latency_s), f"{name}_{len(known) + 1}" if known else name)
+        if chosen not in self.links:
+            self.links[chosen] = LinkText(
+                name=chosen, bytes_per_s=bytes_per_s, latency_s=latency_s, efficiency=efficiency
+            )
+        return chosen
 
     def wire(self, one: str, other: str, link: str, count: int = 1) -> None:
         """Adds `count` links of the type `link` between two vertices, unless they are connected already."""

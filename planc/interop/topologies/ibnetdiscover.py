@@ -7,7 +7,6 @@ infiniband-diags). The text does not list GPUs: each host has those of a node of
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 
 from planc.diag.fast_dataclass import dataclass
@@ -77,13 +76,12 @@ def read(source: Source, machine: Cluster) -> HardwareText:
         if adapter.kind == "Switch":
             kind = "leaf" if guid in near else "spine"
             names[guid] = found.point(f"sw_{guid.removeprefix('S-')}", kind, "", adapter.line)
-    links = Counter[tuple[str, str]]()
+    links: dict[tuple[str, str], list[float]] = {}
     for guid, port in ((g, p) for g, a in wanted.items() for p in a.ports.values()):
         if port.peer in wanted and guid < port.peer:
-            links[guid, port.peer] += 1
-    for (guid, peer), count in links.items():
-        rates = {port.bytes_per_s for port in wanted[guid].ports.values() if port.peer == peer}
-        found.wire(names[guid], names[peer], found.link("infiniband", min(rates), HOP_S), count)
+            links.setdefault((guid, port.peer), []).append(port.bytes_per_s)
+    for (guid, peer), rates in links.items():
+        found.wire(names[guid], names[peer], found.link("infiniband", min(rates), HOP_S), len(rates))
     return found
 
 

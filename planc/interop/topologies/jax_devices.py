@@ -27,8 +27,10 @@ def shape(source: Source) -> tuple[int, ...]:
     rest = DEVICE.sub("", source.text)
     if "TpuDevice(" in rest:
         raise wrong(source, "E1424", len(source.lines), "the list ends within a device", help="copy the whole list")
+    line, counted = 1, 0
     for matched in DEVICE.finditer(source.text):
-        line = source.text.count("\n", 0, matched.start()) + 1
+        line += source.text.count("\n", counted, matched.start())
+        counted = matched.start()
         coordinates = COORDINATES.search(matched[1])
         if coordinates is None:
             raise wrong(source, "E1424", line, "a device has no coords", matched[0][:40])

@@ -22,7 +22,7 @@ SOCKETS_BYTES_PER_S = 40e9
 
 def looks_so(text: str) -> bool:
     """True if `text` has the header of the matrix that `nvidia-smi topo -m` prints."""
-    return re.search(r"^\s*GPU0\s+(?:GPU1|NIC0|mlx|CPU)", text, re.MULTILINE) is not None
+    return re.search(r"^[^\S\n]*GPU0\s+(?:GPU1|NIC0|mlx|CPU)", text, re.MULTILINE) is not None
 
 
 def read(source: Source, machine: Cluster) -> HardwareText:
@@ -115,12 +115,12 @@ def _classes(rows: dict[str, tuple[int, dict[str, str]]], words: tuple[str, ...]
     """Groups the devices that connections of the types `words` join, directly or over other devices."""
     left, found = dict.fromkeys(rows), []
     while left:
-        todo, group = [next(iter(left))], []
-        while todo:
-            name = todo.pop(0)
-            if name in left:
-                del left[name]
-                group.append(name)
-                todo += [other for other, word in rows[name][1].items() if word in words and other in left]
+        group = [next(iter(left))]
+        del left[group[0]]
+        for name in group:  # which grows
+            near = [other for other, word in rows[name][1].items() if word in words and other in left]
+            group += near
+            for other in near:
+                del left[other]
         found.append(group)
     return found

@@ -18,6 +18,9 @@ from planc.interop.topologies.hardware_text import HardwareText, lines_of, wrong
 from planc.ir.hardware import Cluster
 
 MOST_NODES = 20_000
+"""Maximum number of nodes of a file."""
+MOST_CHARACTERS = 255
+"""Maximum length of a node's name, that of a domain name (RFC 1035)."""
 MOST_LEVELS = 32
 """Maximum number of switch levels; a network has a few."""
 
@@ -34,12 +37,12 @@ class Switch:
 
 def looks_so(text: str) -> bool:
     """True if `text` is a topology of Slurm: it names switches or blocks."""
-    return re.search(r"^\s*(?:-\s*)?(?:SwitchName\s*=|BlockName\s*=|topology\s*:)", text, re.M | re.I) is not None
+    return re.search(r"^[^\S\n]*(?:-\s*)?(?:SwitchName\s*=|BlockName\s*=|topology\s*:)", text, re.M | re.I) is not None
 
 
 def read(source: Source, machine: Cluster) -> HardwareText:
     """Returns the cluster in `source` as a hardware file. Its nodes are those of `machine`."""
-    switches = [*(_of_yaml(source) if re.search(r"^\s*-\s*topology\s*:", source.text, re.M) else _of_conf(source))]
+    switches = [*(_of_yaml(source) if re.search(r"^[^\S\n]*-\s*topology\s*:", source.text, re.M) else _of_conf(source))]
     by_name: dict[str, Switch] = {}
     for switch in switches:
         if switch.name in by_name:
@@ -53,6 +56,7 @@ def read(source: Source, machine: Cluster) -> HardwareText:
 
 
 def _of_conf(source: Source) -> Iterator[Switch]:
+    budget = iter(range(MOST_NODES))
     for n, line in lines_of(source):
         text = line.partition("#")[0].strip()
         if not text:
@@ -69,8 +73,8 @@ def _of_conf(source: Source) -> Iterator[Switch]:
             continue
         if (switch := pairs.get("switchname") or pairs.get("blockname")) is None:
             raise wrong(source, "E1424", n, "the line names no SwitchName and no BlockName")
-        nodes = tuple(hosts(source, n, pairs.get("nodes", "")))
-        yield Switch(switch, n, nodes, tuple(hosts(source, n, pairs.get("switches", ""))))
+        nodes = tuple(hosts(source, n, pairs.get("nodes", ""), budget))
+        yield Switch(switch, n, nodes, tuple(hosts(source, n, pairs.get("switches", ""), budget)))
 
 
 def _of_yaml(source: Source) -> Iterator[Switch]:
@@ -84,13 +88,15 @@ def _of_yaml(source: Source) -> Iterator[Switch]:
     rows = _mapping(first.get("tree")).get("switches") or _mapping(first.get("block")).get("blocks") or ()
     if not isinstance(rows, tuple) or not rows:
         raise wrong(source, "E1424", 1, "the first topology has neither switches of a tree nor blocks")
+    budget = iter(range(MOST_NODES))
+    last_words = {words[-1]: n for n, text in reversed([*lines_of(source)]) if (words := text.split("#")[0].split())}
     for row in map(_mapping, rows):
         name = str(row.get("switch") or row.get("block") or "")
-        line = next((n for n, text in lines_of(source) if text.split("#")[0].split()[-1:] == [name]), 1)
+        line = last_words.get(name, 1)
         if not name:
             raise wrong(source, "E1424", line, "a switch or block has no name")
-        nodes = tuple(hosts(source, line, str(row.get("nodes") or "")))
-        yield Switch(name, line, nodes, tuple(hosts(source, line, str(row.get("children") or ""))))
+        nodes = tuple(hosts(source, line, str(row.get("nodes") or ""), budget))
+        yield Switch(name, line, nodes, tuple(hosts(source, line, str(row.get("children") or ""), budget)))
 
 
 def _mapping(value: object) -> dict[str, Any]:
@@ -100,25 +106,26 @@ def _mapping(value: object) -> dict[str, Any]:
     return {str(name): one for name, one in zip(value[::2], value[1::2], strict=True)}
 
 
-def hosts(source: Source, line: int, text: str) -> Iterator[str]:
-    """Yields the names in a host list such as `tux[0-3,12],login1`. `text` is the list, on line `line` of `source`."""
+def hosts(source: Source, line: int, text: str, budget: Iterator[int]) -> Iterator[str]:
+    """Yields the names in a host list such as `tux[0-3,12],login1`. `text` is the list, on line `line` of `source`.
+    Each name takes a number from `budget`, that of the whole file."""
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\]?)+", text):
         matched = re.fullmatch(r"([^\[\]]*)(?:\[([\d,\-]+)\]([^\[\]]*))?", part)
         if matched is None:
             raise wrong(source, "E1424", line, f"`{part[:40]}` is no list of hosts", part[:40])
         head, ranges, tail = matched.groups()
+        if len(part) > MOST_CHARACTERS and len(head) + len(tail or "") > MOST_CHARACTERS:
+            raise wrong(source, "E1424", line, f"`{part[:40]}` is longer than a host's name", part[:40])
         if ranges is None:
             yield head
             continue
-        count = 0
         for one in ranges.split(","):
             low, dash, high = one.partition("-")
             if not low.isdigit() or (dash and not high.isdigit()) or len(low) > 9 or len(high) > 9:
                 raise wrong(source, "E1424", line, f"`{one[:40]}` is no range of numbers", one[:40])
             for number in range(int(low), int(high or low) + 1):
-                count += 1
-                if count > MOST_NODES:
-                    raise wrong(source, "E1424", line, f"more than {MOST_NODES:,} hosts in one list", part[:40])
+                if next(budget, None) is None:
+                    raise wrong(source, "E1424", line, f"more than {MOST_NODES:,} hosts are described", part[:40])
                 yield f"{head}{number:0{len(low)}d}{tail or ''}"
 
 

@@ -6,13 +6,12 @@ the model's code earlier and is stored beside the plan. No code runs here: only 
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from planc.catalog import config_types
-from planc.files import TooLargeError
+from planc.files import TooLargeError, parse_json
 from planc.ir.base import plain_name
 from planc.ir.saved_model import MAX_BYTES as MAX_SAVED_BYTES
 from planc.ir.saved_model import SavedModel, config_sha256, saved_path
@@ -106,14 +105,14 @@ def _config(word: Word, draft: Draft) -> dict[str, Any] | None:
     if path is None:
         return None
     try:
-        config = json.loads(draft.content(path, MAX_BYTES).decode("utf-8-sig"))
+        config = parse_json(draft.content(path, MAX_BYTES).decode("utf-8-sig"), finite=False)
     except TooLargeError:
         config = None
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         draft.report("E0104", word.span, f"{name} cannot be read: {reason}")
         return None
-    except (ValueError, RecursionError):
+    except ValueError:
         config = None
     if not isinstance(config, dict):
         draft.report("E0112", word.span, f"{name} is not a config: a JSON object of at most {MAX_BYTES // 1000} kB")

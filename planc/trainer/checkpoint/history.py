@@ -9,7 +9,10 @@ from pydantic import Field, ValidationError
 from planc.files import parse_json
 from planc.ir.frozen import Frozen, first_mistake
 
-Number = Annotated[float, Field(allow_inf_nan=False)]
+FP32 = 3.4028235e38
+"""The largest number of 32 bits, in which losses and norms are made."""
+Number = Annotated[float, Field(ge=-FP32, le=FP32, allow_inf_nan=False, strict=True)]
+Size = Annotated[float, Field(ge=0, le=FP32, allow_inf_nan=False, strict=True)]
 Step = Annotated[int, Field(ge=0)]
 
 
@@ -17,8 +20,8 @@ class SavedHistory(Frozen):
     """The JSON fields of `planc.trainer.run.loop.History`. A loss or gradient norm is None for a skipped step."""
 
     losses: tuple[Number | None, ...]
-    grad_norms: tuple[Number | None, ...]
-    seconds: tuple[Number, ...]
+    grad_norms: tuple[Size | None, ...]
+    seconds: tuple[Size, ...]
     held_out: dict[Step, Number]
 
 

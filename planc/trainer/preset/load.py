@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tomllib
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -18,7 +17,7 @@ from pydantic import ValidationError
 
 from planc.diag import Diagnostic, PlanError, Span
 from planc.diag.quoting import shell_word
-from planc.files import read_bounded
+from planc.files import parse_toml, read_bounded
 from planc.ir.field_types import shortened
 from planc.ir.plan import Plan
 from planc.language.build import build_file
@@ -116,12 +115,8 @@ def read_text(path: Path) -> str:
 def read_toml(path: Path, text: str) -> dict[str, Any]:
     """Return the parsed TOML `text` of the preset at `path`. Raises PlanError (E1001) that points at a syntax error."""
     try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise PlanError(
-            [Diagnostic("E1001", f"{path.name} is not TOML: nested too deeply", _file_start(path))]
-        ) from None
-    except tomllib.TOMLDecodeError as error:
+        return parse_toml(text, finite=False)  # the settings say which numbers may be
+    except ValueError as error:
         found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
         line, column = (int(found[1]), int(found[2])) if found else (text.count("\n") + 1, 1)
         span = Span(str(path), line, column, line, column + 1)

@@ -43,13 +43,12 @@ def measured_goodput(records: list[Record]) -> MeasuredGoodput | None:
     steps = [(r["step"], r["step_s"] - r["data_s"]) for start in starts for r in _records_of(start, "step")]
     if not steps:
         return None
-    usual_s = median(_later_steps(starts) or [seconds for _, seconds in steps])
+    usual_s, firsts = median(_later_steps(starts) or [seconds for _, seconds in steps]), _first_steps(starts)
     # The first step of a start compiles and connects: what is beyond a usual step belongs to the restart.
-    last = {
-        step: min(seconds, usual_s) if (step, seconds) in _first_steps(starts) else seconds for step, seconds in steps
-    }
+    counted = [(step, min(seconds, usual_s) if (step, seconds) in firsts else seconds) for step, seconds in steps]
+    last = dict(counted)
     productive_s = sum(last.values())
-    redone_s = sum(min(s, usual_s) if (n, s) in _first_steps(starts) else s for n, s in steps) - productive_s
+    redone_s = sum(seconds for _, seconds in counted) - productive_s
     checkpoint_s = sum(r["stall_s"] for start in starts for r in _records_of(start, "saved"))
     restart_s = _restarting(starts, usual_s)
     wall_s = records[-1]["time"] - starts[0][0]["time"]

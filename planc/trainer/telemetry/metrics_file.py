@@ -95,7 +95,7 @@ def may_replace(path: Path) -> bool:
     try:
         with open_regular(path) as file:
             line = file.readline(LONGEST_LINE_BYTES)
-        first = parse_json(line) if line else {"kind": "start"}
+        first = parse_json(line, finite=False) if line else {"kind": "start"}
     except (OSError, ValueError):
         return False
     return isinstance(first, dict) and first.get("kind") == "start"
@@ -107,7 +107,7 @@ def read_metrics(path: Path) -> list[Record]:
     with open_regular(path) as file:
         while line := file.readline(LONGEST_LINE_BYTES):
             with suppress(ValueError):
-                record = parse_json(line)
+                record = parse_json(line, finite=False)  # a loss may be NaN
                 if isinstance(record, dict) and "kind" in record:
                     found.append(record)
     return found
