@@ -44,7 +44,7 @@ TOLD = (PlanError, RunError, ValueError, OSError, manifest.LaterError)
 
 
 ANY = (*"\n\t x09,.-=\\/#([{)]}\"'é:;*$!<>&|%\0\ufeff\udc80\u2028\U0001f600", "\x1b[", "\r\n")
-"""What may stand in a file of any format."""
+"""Characters for a file of any format."""
 PLAN = "plan x\nmodel llama_tiny\nbatch 8 x 32 tokens\ncluster 1 x h100_node\nmesh d 8\nuse fsdp over d\ncompute bf16\n"
 OPTIONS = Options(cluster="1 x h100_node", devices=8, model="llama3_8b")
 FORMATS: dict[str, dict[str, Any]] = tomllib.loads((Path(__file__).parents[1] / "bombs.toml").read_text())
