@@ -72,6 +72,7 @@ def setup_of(plan: Plan) -> TrainingSetup:
         offloaded=tuple(what for offload in plan.offloads for what in offload.what),
         overlaps=_overlaps(plan, roles),
         compiled=tuple(c.what for c in plan.compiles),
+        loss_chunks=plan.loss_chunks,
         framework=framework,
     )
 

@@ -182,6 +182,8 @@ def _step(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[PlanSentence]
         yield PlanSentence(f"recompute {_recompute_words(setup.recompute)}", ("recompute",))
     if setup.compiled:
         yield PlanSentence(f"compile {', '.join(setup.compiled)}", ("compiled",))
+    if setup.loss_chunks > 1:
+        yield PlanSentence(f"loss in {setup.loss_chunks} chunks", ("loss_chunks",))
     if setup.offloaded:
         yield PlanSentence(f"offload {', '.join(setup.offloaded)} to host", ("offloaded",))
     named: dict[str, str] = {str(role): name for role, name in axes.items()}

@@ -132,6 +132,8 @@ class TrainingSetup:
     """How transfers of an axis overlap with compute, if not planc's default."""
     compiled: tuple[str, ...] = ()
     """Parts compiled as one region each: `blocks`, `loss`."""
+    loss_chunks: int = 1
+    """Parts of a microbatch's tokens whose head and loss run one after another."""
     framework: str = OWN
     """The framework whose rules decide what the sentences leave open, one of `planc.frameworks.NAMES`."""
 

@@ -50,6 +50,7 @@ VERBS = {
     "offloaded": "offload",
     "overlaps": "overlap",
     "compiled": "compile",
+    "loss_chunks": "loss",
 }
 """The sentence of each setting."""
 

@@ -64,6 +64,7 @@ def test_the_batch_is_told_as_a_chain(tmp_path: Path) -> None:
         ("--fp16", "--fp16", "", 0),
         ("--bf16", "--fp16", "", 0),
         ("RMSNorm", "LayerNorm", "E1304", 5),
+        ("--bf16", "--bf16 --cross-entropy-loss-fusion --cross-entropy-fusion-impl linear", "E1304", 19),
     ],
 )
 def test_what_a_plan_cannot_say_has_a_code_and_a_place(

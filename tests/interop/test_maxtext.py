@@ -49,6 +49,7 @@ def imported(tmp_path: Path, words: str, options: Options = OPTIONS) -> Imported
         ),
         ("quantization=int8", {"quantized.0.method": "int8"}),
         ("attention=dot_product", {"kernel": "unfused"}),
+        ("num_vocab_tiling=4", {"loss_chunks": 4}),
     ],
 )
 def test_words_say_what_maxtext_does(words: str, settings: dict[str, object], tmp_path: Path) -> None:
@@ -114,6 +115,7 @@ recompute RECOMPUTE
         ),
         ("mesh fsdp 16\nuse fsdp over fsdp\nquantize ffn as int8", "blocks"),
         ("mesh fsdp 16\nuse fsdp over fsdp\noffload optimizer, hidden to host", "blocks"),
+        ("mesh fsdp 16\nuse fsdp over fsdp\nloss in 4 chunks", "blocks"),
     ],
 )
 def test_maxtext_says_its_own_layouts(layout: str, recompute: str, tmp_path: Path) -> None:
@@ -128,4 +130,5 @@ def test_maxtext_says_its_own_layouts(layout: str, recompute: str, tmp_path: Pat
     again = tmp_path / "again.sh"
     again.write_text(exported.text)
     options = Options(cluster="tpu_v5p(2x2x4)", devices=16)
-    assert import_files([again], options).setup.sequences == 64
+    setup = import_files([again], options).setup
+    assert (setup.sequences, setup.loss_chunks) == (64, 4 if "chunks" in layout else 1)

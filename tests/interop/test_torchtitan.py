@@ -119,6 +119,7 @@ LAYOUTS = {
     "whole_blocks": "mesh fsdp 16\nuse fsdp over fsdp\nrecompute whole_blocks\ncompile blocks, loss",
     "blocks": "mesh fsdp 16\nuse fsdp over fsdp\nrecompute blocks\ncompile blocks",
     "offload": "mesh fsdp 16\nuse fsdp over fsdp\noffload params, optimizer to host",
+    "chunks": "mesh fsdp 2 > tp 8\nuse fsdp over fsdp\nuse tp over tp\nloss in 8 chunks",
     "bf16": "mesh fsdp 16\nuse fsdp over fsdp\nstore params, grads, optimizer as bf16",
 }
 
@@ -130,6 +131,7 @@ def test_torchtitan_says_its_own_layouts(layout: str, tmp_path: Path) -> None:
     exported = export_plan(load(path), "torchtitan")
     function = ast.parse(exported.text).body[-1]
     assert isinstance(function, ast.FunctionDef) and function.name == "titan"
+    assert ("loss=ChunkedLossWrapper.Config(num_chunks=8)" in exported.text) == (layout == "chunks")
     assert [d.code for d in exported.diagnostics] == (["W1310"] if layout == "blocks" else [])
 
 

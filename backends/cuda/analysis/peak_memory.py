@@ -338,8 +338,8 @@ class PipelineRank:
 
     def _before_first_blocks(self, moment: LiveBytes) -> list[LiveBytes]:
         """Returns `moment` changed to the backward of the last block that prefetches another, and of those that
-        prefetch the embedding, without a pipeline and in a step that begins without gradients. The blocks after them have
-        gradients, and no activations."""
+        prefetch the embedding, without a pipeline and in a step that begins without gradients. The blocks after them
+        have gradients, and no activations."""
         kinds = [kind for kind in self.sharded.model.blocks if kind in self.sections]
         ahead = self.plan.buckets_ahead(GATHERED_AHEAD)
         if (

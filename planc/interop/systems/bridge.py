@@ -36,7 +36,7 @@ SAME = {
         "moe_expert_capacity_factor bf16 fp16 fp8 fp8_recipe fp4 fp4_recipe first_last_layers_bf16 "
         "num_layers_at_start_in_bf16 num_layers_at_end_in_bf16 attention_backend recompute_granularity "
         "recompute_method recompute_num_layers recompute_modules moe_layer_recompute cross_entropy_loss_fusion "
-        "mtp_num_layers"
+        "cross_entropy_fusion_impl mtp_num_layers"
     ),
     "train": "micro_batch_size global_batch_size",
     "ddp": (

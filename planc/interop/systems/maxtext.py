@@ -354,6 +354,7 @@ SETTINGS = {
     "stored": _stored,
     "recompute": lambda v: _policy(v)[0],
     "offloaded": _offloaded,
+    "loss_chunks": lambda v: v.whole("num_vocab_tiling", minimum=1),
     "quantized": _quantized,
     "kernel": _kernel,
     "framework": lambda v: "maxtext",
@@ -472,6 +473,7 @@ WRITES: dict[str, Writer] = {
     ),
     "opt_type": lambda s: "muon" if s.optimizer == "muon" else OMIT,
     "attention": lambda s: {"unfused": "dot_product", "cudnn": "cudnn_flash_te"}.get(s.kernel, OMIT),
+    "num_vocab_tiling": lambda s: unless(1, s.loss_chunks),
     "capacity_factor": lambda s: s.route.factor if s.route.method == "capacity" else OMIT,
 }
 

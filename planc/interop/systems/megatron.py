@@ -450,6 +450,15 @@ def overlaps(v: Values) -> tuple[tuple[Role | Literal["ep"], str], ...]:
     return tuple(found)
 
 
+def _fused_loss(v: Values) -> tuple[str, ...]:
+    if not v.flag("cross_entropy_loss_fusion"):
+        return ()
+    if v.text("cross_entropy_fusion_impl", "native", "te", "linear") == "linear":
+        why = "head and loss in one kernel have no sentence; `loss in 8 chunks` keeps no logits either"
+        raise v.refused(why, "cross_entropy_fusion_impl")
+    return ("loss",)
+
+
 def _optimizer(v: Values) -> str:
     kind = v.text("optimizer", "adam", "sgd", "muon", "dist_muon", "lion")
     if kind in ("sgd", "lion"):
@@ -498,7 +507,7 @@ SETTINGS = {
     "stored": _stored,
     "kernel": _kernel,
     "recompute": _recompute,
-    "compiled": lambda v: ("loss",) if v.flag("cross_entropy_loss_fusion") else (),
+    "compiled": lambda v: _fused_loss(v),
     "quantized": _quantized,
     "offloaded": _offloaded,
     "overlaps": overlaps,

@@ -353,6 +353,7 @@ SETTINGS = {
     "recompute": _recompute,
     "quantized": _quantized,
     "compiled": _compiled,
+    "loss_chunks": lambda v: v.maybe_whole("loss.num_chunks", minimum=1) or 1,
     "overlaps": _overlaps,
     "framework": lambda v: "torchtitan",
     "offloaded": lambda v: ("params", "optimizer") if v.flag("training.enable_cpu_offload") else (),
@@ -457,6 +458,7 @@ WRITES = {
     "compile.enable": lambda s: True if s.compiled else OMIT,
     "compile.components": _written_components,
     "compile.enable_async_tensor_parallel": lambda s: True if ("tp", "async_matmul") in s.overlaps else OMIT,
+    "loss.num_chunks": lambda s: unless(1, s.loss_chunks),
 }
 CLASSES_OF_SECTIONS = {"training": "TrainingConfig", "parallelism": "ParallelismConfig", "compile": "CompileConfig"}
 
@@ -464,10 +466,12 @@ CLASSES_OF_SECTIONS = {"training": "TrainingConfig", "parallelism": "Parallelism
 def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
     """Returns a Python module with one function, which `MODULE=... CONFIG=... ./run_train.sh` calls."""
     module = f"torchtitan.models.{fields['model_spec.name']}"
-    policy = fields.get("activation_checkpoint")
+    policy, chunks = fields.get("activation_checkpoint"), fields.get("loss.num_chunks")
+    loss = "ChunkedLossWrapper" if chunks else "CrossEntropyLoss"
     lines = [
         f'"""{python_comment(s.name)}: written by planc for torchtitan {VERSION}."""',
         "",
+        f"from torchtitan.components.loss import {loss}",
         "from torchtitan.components.optimizer import default_adamw",
         "from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig",
         *([f"from torchtitan.distributed.activation_checkpoint import {policy}"] if policy else []),
@@ -478,6 +482,7 @@ def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
         f"def {s.name}() -> Trainer.Config:",
         "    return Trainer.Config(",
         f"        model_spec=model_registry({python_string(str(fields['model_spec.flavor']))}),",
+        f"        loss={loss}.Config({f'num_chunks={chunks}' if chunks else ''}),",
         "        optimizer=default_adamw(lr=8e-4),  # a plan has no learning rate",
     ]
     for section, kind in CLASSES_OF_SECTIONS.items():
