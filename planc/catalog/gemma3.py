@@ -6,7 +6,7 @@ The second norms after attention and MLP are left out. `config.json` files are n
 
 from __future__ import annotations
 
-from planc.catalog.parts.attention import attention
+from planc.catalog.parts.attention import HeadNorm, attention
 from planc.catalog.parts.family import ModelFamily
 from planc.catalog.parts.mlp import feed_forward
 from planc.catalog.parts.part import BLOCK, SLIDING
@@ -34,8 +34,8 @@ FAMILY = ModelFamily(
     name="gemma3",
     sizes=SIZES,
     blocks=lambda size: {
-        BLOCK: attention(qk_norm=True) + feed_forward(),
-        SLIDING: attention(qk_norm=True, window=size.window) + feed_forward(),
+        BLOCK: attention(q_norm=HeadNorm(), k_norm=HeadNorm()) + feed_forward(),
+        SLIDING: attention(q_norm=HeadNorm(), k_norm=HeadNorm(), window=size.window) + feed_forward(),
     },
     kinds=lambda name, size, layers: [SLIDING if (layer + 1) % PERIOD else BLOCK for layer in range(layers)],
 )

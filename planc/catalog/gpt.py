@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from planc.catalog.parts.attention import attention
+from planc.catalog.parts.attention import INPUTS, attention
 from planc.catalog.parts.family import ModelFamily
-from planc.catalog.parts.mlp import plain_feed_forward
+from planc.catalog.parts.mlp import feed_forward
 from planc.catalog.parts.part import BLOCK, Part
 from planc.catalog.parts.sizes import Size
+from planc.catalog.parts.steps import LAYER, RMS
 from planc.ir.model import Section
 
 
@@ -56,10 +57,10 @@ Megatron-LM's functional tests: grouped query heads, and an untied head."""
 
 def blocks(size: Size) -> dict[Section, Part]:
     """Return the ops of the only kind of block, for models of this `size`. `size.biased` adds biases and LayerNorm."""
-    biased = size.biased
+    before, all_of = (LAYER, (*INPUTS, "wo", "w1", "w2")) if size.biased else (RMS, ())
     return {
-        BLOCK: attention(grouped=size.kv_heads > 0, rotary=False, biased=biased, biased_norm=biased)
-        + plain_feed_forward(biased=biased, biased_norm=biased)
+        BLOCK: attention(grouped=size.kv_heads > 0, rotary=False, biased=all_of, before=before)
+        + feed_forward(gated=False, biased=all_of, before=before)
     }
 
 

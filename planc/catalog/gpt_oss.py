@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planc.catalog.parts.attention import attention
+from planc.catalog.parts.attention import INPUTS, attention
 from planc.catalog.parts.config import Config, decoder_size
 from planc.catalog.parts.experts import experts
 from planc.catalog.parts.family import ModelFamily
@@ -54,8 +54,8 @@ def _read(config: Config) -> Size:
 def _blocks(size: Size) -> dict[Section, Part]:
     ffn = experts(biased=True)
     return {
-        SLIDING: attention(window=size.window, biased=True, sinks=True) + ffn,
-        BLOCK: attention(biased=True, sinks=True) + ffn,
+        SLIDING: attention(window=size.window, biased=(*INPUTS, "wo"), sinks=True) + ffn,
+        BLOCK: attention(biased=(*INPUTS, "wo"), sinks=True) + ffn,
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planc.catalog.parts.attention import attention
+from planc.catalog.parts.attention import INPUTS, attention
 from planc.catalog.parts.config import Config, decoder_size
 from planc.catalog.parts.family import ModelFamily
 from planc.catalog.parts.mlp import feed_forward
@@ -48,8 +48,8 @@ FAMILY = ModelFamily(
     name="qwen2",
     sizes=SIZES,
     blocks=lambda size: {
-        BLOCK: attention(biased_inputs=True) + feed_forward(),
-        SLIDING: attention(biased_inputs=True, window=size.window) + feed_forward(),
+        BLOCK: attention(biased=INPUTS) + feed_forward(),
+        SLIDING: attention(biased=INPUTS, window=size.window) + feed_forward(),
     },
     model_types=("qwen2",),
     read=_read,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planc.catalog.parts.attention import attention
+from planc.catalog.parts.attention import HeadNorm, attention
 from planc.catalog.parts.config import Config, decoder_size
 from planc.catalog.parts.family import ModelFamily
 from planc.catalog.parts.mlp import feed_forward
@@ -63,8 +63,8 @@ FAMILY = ModelFamily(
     name="qwen3",
     sizes=SIZES,
     blocks=lambda size: {
-        BLOCK: attention(qk_norm=True) + feed_forward(),
-        SLIDING: attention(qk_norm=True, window=size.window) + feed_forward(),
+        BLOCK: attention(q_norm=HeadNorm(), k_norm=HeadNorm()) + feed_forward(),
+        SLIDING: attention(q_norm=HeadNorm(), k_norm=HeadNorm(), window=size.window) + feed_forward(),
     },
     model_types=("qwen3",),
     read=_read,

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planc.catalog.parts.attention import attention
+from planc.catalog.parts.attention import HeadNorm, attention
 from planc.catalog.parts.config import Config, decoder_size
 from planc.catalog.parts.experts import experts
 from planc.catalog.parts.family import ModelFamily
 from planc.catalog.parts.mlp import feed_forward
-from planc.catalog.parts.part import BLOCK, DENSE
+from planc.catalog.parts.part import BLOCK, DENSE, Part
 from planc.catalog.parts.sizes import Size
 from planc.ir.model import Routing, Section
 
@@ -58,10 +58,14 @@ def _kinds(config: Config, layers: int) -> tuple[Section, ...]:
     return kinds
 
 
+def _attention() -> Part:
+    return attention(q_norm=HeadNorm(), k_norm=HeadNorm())
+
+
 FAMILY = ModelFamily(
     name="qwen3_moe",
     sizes=SIZES,
-    blocks=lambda size: {DENSE: attention(qk_norm=True) + feed_forward(), BLOCK: attention(qk_norm=True) + experts()},
+    blocks=lambda size: {DENSE: _attention() + feed_forward(), BLOCK: _attention() + experts()},
     model_types=("qwen3_moe",),
     read=_read,
 )

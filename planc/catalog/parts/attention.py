@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Literal
+
 from planc.catalog.parts.part import Part
-from planc.catalog.parts.steps import add, hidden, matmul, norm
+from planc.catalog.parts.steps import RMS, NormParams, Shape, hidden, matmul, norm, to_stream
+from planc.diag.fast_dataclass import dataclass
 from planc.ir.model import Op, Param, Tensor
 
 QUERIES = ("batch", "sequence", "heads", "head_dim")
 KEYS = ("batch", "sequence", "kv_heads", "head_dim")
 MODULE = "layers.*.attention"
+IN = "attention.in"
+"""The normed input of attention."""
+INPUTS = ("wq", "wk", "wv")
+"""The projections of queries, keys and values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadNorm:
+    """A norm of queries or keys: over each head, with one weight for all heads (`head`) or one for each (`each`), or
+    over all heads together (`all`)."""
+
+    over: Literal["head", "each", "all"] = "head"
+    params: NormParams = RMS
 
 
 def attention(
     *,
     window: int = 0,
     rotary: bool = True,
-    qk_norm: bool = False,
-    biased: bool = False,
-    biased_inputs: bool = False,
-    biased_norm: bool = False,
+    q_norm: HeadNorm | None = None,
+    k_norm: HeadNorm | None = None,
+    biased: Collection[str] = (),
+    before: NormParams | None = RMS,
+    after: NormParams | None = None,
     sinks: bool = False,
     grouped: bool = True,
     target: str = "hidden.mid",
@@ -26,27 +44,32 @@ def attention(
     """Return an attention layer: norm, projections, scores and softmax, output projection, residual add. It reads the
     tensor `hidden` and writes the tensor `target`.
 
-    `window` is the sliding window in tokens (0: full attention); `qk_norm` adds a norm to each head's queries and keys
-    (Qwen3); `sinks` adds a learned score per head to the softmax (gpt-oss); `biased` adds biases to the projections,
-    `biased_inputs` only to those of queries, keys and values (Qwen2), `biased_norm` to the norm. If `grouped` is False,
-    there are as many key heads as query heads.
+    `window` is the sliding window in tokens (0: full attention); `q_norm` and `k_norm` are norms of queries and keys
+    (Qwen3); `sinks` adds a learned score per head to the softmax (gpt-oss); `biased` are the projections with a bias,
+    of `wq`, `wk`, `wv` and `wo`; `before` and `after` are the norms of the layer's input and output, None for none. If
+    `grouped` is False, there are as many key heads as query heads.
     """
     query = ("heads", "head_dim")
     key = ("kv_heads", "head_dim") if grouped else query
     kv = KEYS if grouped else QUERIES
-    part = norm("attention.norm", "layers.*.attention_norm", "hidden", hidden("attention.in"), biased=biased_norm)
-    inputs = biased or biased_inputs
-    part += _projection("q", query, QUERIES, inputs) + _projection("k", key, kv, inputs)
-    part += _projection("v", key, kv, inputs)
-    q, k = "attention.q", "attention.k"
-    if qk_norm:
-        part += _head_norm("q", q, QUERIES) + _head_norm("k", k, kv)
-        q, k = "attention.q_normed", "attention.k_normed"
-    if rotary:
-        part += rope("attention.rope_q", q, _tensor("attention.q_rotated", QUERIES))
-        part += rope("attention.rope_k", k, _tensor("attention.k_rotated", kv))
-        q, k = "attention.q_rotated", "attention.k_rotated"
-    return part + core(q, k, "attention.v", window=window, sinks=sinks) + projection_out(biased=biased, target=target)
+    part, source = Part(), "hidden"
+    if before is not None:
+        part, source = norm("attention.norm", "layers.*.attention_norm", source, hidden("attention.in"), before), IN
+    for letter, width, dims in (("q", query, QUERIES), ("k", key, kv), ("v", key, kv)):
+        made, module = _tensor(f"attention.{letter}", dims), f"{MODULE}.w{letter}"
+        shape: Shape = (width, ("embed",))
+        part += matmul(made.name, "projection", module, shape, source, made, biased=f"w{letter}" in biased)
+    ends = {"q": "attention.q", "k": "attention.k"}
+    for letter, normed, dims in (("q", q_norm, QUERIES), ("k", k_norm, kv)):
+        if normed is not None:
+            target_of = _tensor(f"attention.{letter}_normed", dims)
+            part, ends[letter] = part + _head_norm(letter, ends[letter], target_of, normed), target_of.name
+    for letter, dims in (("q", QUERIES), ("k", kv)):
+        if rotary:
+            target_of = _tensor(f"attention.{letter}_rotated", dims)
+            part, ends[letter] = part + rope(f"attention.rope_{letter}", ends[letter], target_of), target_of.name
+    part += core(ends["q"], ends["k"], "attention.v", window=window, sinks=sinks)
+    return part + projection_out(biased="wo" in biased, after=after, target=target)
 
 
 def rope(name: str, source: str, target: Tensor, *, module: str = MODULE) -> Part:
@@ -93,31 +116,26 @@ def core(
     return Part(params=(score,) if sinks else (), tensors=(_tensor("attention.mixed", QUERIES),), ops=(op,))
 
 
-def projection_out(*, biased: bool = False, target: str = "hidden.mid") -> Part:
-    """Return the output projection of attention, with a bias if `biased`, and the residual add to `target`."""
-    wo, inputs = f"{MODULE}.wo", ("hidden", "attention.out")
-    out = matmul(
-        "attention.out", "projection", wo, (("embed",), ("heads", "head_dim")), "attention.mixed", hidden(inputs[1])
-    )
-    return out + add("attention.add", "layers.*", inputs, hidden(target), bias_of=wo if biased else "")
+def projection_out(*, biased: bool = False, after: NormParams | None = None, target: str = "hidden.mid") -> Part:
+    """Return the output projection of attention, with a bias if `biased`, its norm `after` if it has one, and the
+    residual add to `target`."""
+    wo = f"{MODULE}.wo"
+    shape: Shape = (("embed",), ("heads", "head_dim"))
+    out = matmul("attention.out", "projection", wo, shape, "attention.mixed", hidden("attention.out"))
+    return out + to_stream("attention", stream="hidden", target=target, after=after, bias_of=wo if biased else "")
 
 
 def _tensor(name: str, dims: tuple[str, ...]) -> Tensor:
     return Tensor(name=name, dims=dims, region="attention")
 
 
-def _projection(letter: str, width: tuple[str, ...], dims: tuple[str, ...], biased: bool) -> Part:
-    return matmul(
-        f"attention.{letter}",
-        "projection",
-        f"{MODULE}.w{letter}",
-        (width, ("embed",)),
-        "attention.in",
-        _tensor(f"attention.{letter}", dims),
-        biased=biased,
-    )
-
-
-def _head_norm(letter: str, source: str, dims: tuple[str, ...]) -> Part:
-    target = _tensor(f"attention.{letter}_normed", dims)
-    return norm(f"attention.{letter}_norm", f"{MODULE}.{letter}_norm", source, target, over="head_dim")
+def _head_norm(letter: str, source: str, target: Tensor, normed: HeadNorm) -> Part:
+    heads = target.dims[2]
+    shape: Shape = {
+        "head": (("head_dim",),),
+        "each": ((heads,), ("head_dim",)),
+        "all": ((heads, "head_dim"),),
+    }[normed.over]
+    over = (heads, "head_dim") if normed.over == "all" else ("head_dim",)
+    module = f"{MODULE}.{letter}_norm"
+    return norm(f"attention.{letter}_norm", module, source, target, normed.params, over=over, shape_dims=shape)

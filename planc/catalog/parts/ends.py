@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planc.catalog.parts.part import Part
-from planc.catalog.parts.steps import Shape, hidden, matmul, norm, weight
+from planc.catalog.parts.steps import RMS, NormParams, Shape, hidden, matmul, norm, weight
 from planc.ir.model import Op, Tensor
 
 EMBEDDING = "tok_embeddings"
@@ -46,13 +46,15 @@ def lookup(name: str, target: str) -> Part:
     return Part(params=(table,), tensors=(tokens, hidden(target)), ops=(op,))
 
 
-def head(*, tied: bool = False, biased_norm: bool = False) -> Part:
-    """Return the final norm, the projection to the vocabulary and the cross entropy.
+def head(*, tied: bool = False, biased: bool = False, before: NormParams | None = RMS) -> Part:
+    """Return the final norm `before` (None for none), the projection to the vocabulary and the cross entropy.
 
-    `tied` uses the weight of the embedding for the projection; `biased_norm` makes the norm a LayerNorm.
+    `tied` uses the weight of the embedding for the projection; `biased` adds a bias to it.
     """
-    final = norm("final.norm", "norm", "hidden", hidden("head.in"), biased=biased_norm)
-    return final + loss("head.in", weight_of=EMBEDDING if tied else "")
+    part, source = Part(), "hidden"
+    if before is not None:
+        part, source = norm("final.norm", "norm", source, hidden("head.in"), before), "head.in"
+    return part + loss(source, weight_of=EMBEDDING if tied else "", biased=biased)
 
 
 def loss(source: str, *, weight_of: str = "", biased: bool = False, prefix: str = "") -> Part:

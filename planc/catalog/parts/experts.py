@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from planc.catalog.parts.mlp import ffn_norm, gated, squared_relu
+from planc.catalog.parts.mlp import ffn_norm, mlp, squared_relu
 from planc.catalog.parts.part import HIDDEN, Part
-from planc.catalog.parts.steps import Shape, add, elementwise, hidden, matmul
+from planc.catalog.parts.steps import RMS, NormParams, Shape, add, elementwise, hidden, matmul, to_stream
 from planc.ir.model import EXPERTS, ROUTED, SLOTS, Op, Tensor
 
 MODULE = "layers.*.moe"
 SCORES = Tensor(name="moe.scores", dims=(*HIDDEN[:2], "experts"), region="residual", dtype="fp32")
 
 
-def experts(*, shared: bool = False, biased: bool = False) -> Part:
-    """Return a mixture of experts with norm and residual add. It reads the tensor `hidden.mid` and writes `hidden`.
+def experts(
+    *,
+    shared: bool = False,
+    shared_gate: bool = False,
+    biased: bool = False,
+    before: NormParams = RMS,
+    after: NormParams | None = None,
+    stream: str = "hidden.mid",
+) -> Part:
+    """Return a mixture of experts with norm and residual add. It reads the tensor `stream` and writes `hidden`.
 
-    `shared` adds a shared expert; `biased` adds biases to the router and the experts (gpt-oss).
+    `shared` adds a shared expert, and `shared_gate` multiplies its output by a score per token (Qwen2-MoE); `biased`
+    adds biases to the router and the experts (gpt-oss); `before` and `after` are the norms of its input and output.
     """
-    part, out = mixture(shared=shared, biased=biased)
-    return ffn_norm() + part + add("ffn.add", "layers.*", ("hidden.mid", out), hidden("hidden"))
+    part, out = _mixture(shared=shared, shared_gate=shared_gate, biased=biased)
+    part = ffn_norm(source=stream, params=before) + part
+    return part + to_stream("ffn", stream=stream, target="hidden", out=out, after=after)
 
 
 def squared_relu_experts(*, latent: bool = False, source: str = "hidden") -> Part:
@@ -37,16 +47,12 @@ def squared_relu_experts(*, latent: bool = False, source: str = "hidden") -> Par
     return part + add("ffn.add", "layers.*", (source, "ffn.out"), hidden("hidden"))
 
 
-def mixture(*, shared: bool = False, shared_gate: bool = False, biased: bool = False) -> tuple[Part, str]:
-    """Return router and experts, which read the tensor `ffn.in`, and the name of the output tensor.
-
-    `shared` adds a shared expert, and `shared_gate` multiplies its output by a score per token (Qwen2-MoE). `biased`
-    adds biases to the router and the experts.
-    """
+def _mixture(*, shared: bool, shared_gate: bool, biased: bool) -> tuple[Part, str]:
+    """Return router and experts, which read the tensor `ffn.in`, and the name of the output tensor."""
     part = _router(biased) + _route() + _experts(biased) + _combine()
     if not shared:
         return part, "moe.out"
-    part += gated("shared", f"{MODULE}.shared", "shared_ffn")
+    part += mlp("shared", f"{MODULE}.shared", "shared_ffn")
     beside = "shared.out"
     if shared_gate:
         score, beside = Tensor(name="shared.score", dims=HIDDEN[:2], region="residual"), "shared.weighed"

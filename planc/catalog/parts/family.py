@@ -9,6 +9,7 @@ from planc.catalog.parts.config import Config
 from planc.catalog.parts.ends import embedding, head
 from planc.catalog.parts.part import BLOCK, Part, assemble
 from planc.catalog.parts.sizes import Size, layers_of
+from planc.catalog.parts.steps import LAYER, RMS
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.model import Model, Section
 
@@ -59,7 +60,7 @@ class ModelFamily:
             changes=changes,
             first=embedding(positions=size.positions > 0),
             blocks=self.blocks(size),
-            last=head(tied=size.tied, biased_norm=size.biased),
+            last=head(tied=size.tied, before=LAYER if size.biased else RMS),
             mtp=self.mtp(size),
             kinds=self.kinds(name, size, layers_of(size, changes)),
         )

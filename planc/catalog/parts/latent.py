@@ -63,7 +63,7 @@ def _down_projection(letter: str, latent: str) -> Part:
     made, normed = (_latent(f"mla.{letter}_{state}", latent) for state in ("latent", "normed"))
     module = f"{MODULE}.w{letter}_a"
     return matmul(f"mla.down_proj.{letter}", "residual", module, ((latent,), ("embed",)), "attention.in", made) + norm(
-        f"mla.{letter}_norm", f"{MODULE}.{letter}_norm", made.name, normed, over=latent
+        f"mla.{letter}_norm", f"{MODULE}.{letter}_norm", made.name, normed, over=(latent,)
     )
 
 

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from planc.catalog.parts.part import HIDDEN, Part
-from planc.catalog.parts.steps import add, elementwise, hidden, matmul, norm
+from planc.catalog.parts.steps import RMS, NormParams, Shape, add, elementwise, hidden, matmul, norm, to_stream
 from planc.ir.model import Tensor
 
 MODULE = "layers.*.feed_forward"
 
 
-def feed_forward() -> Part:
-    """Return a gated MLP with norm and residual add. It reads the tensor `hidden.mid` and writes `hidden`."""
-    out = ("hidden.mid", "ffn.out")
-    return ffn_norm() + gated("ffn", MODULE, "ffn") + add("ffn.add", "layers.*", out, hidden("hidden"))
+def feed_forward(
+    *,
+    gated: bool = True,
+    biased: Collection[str] = (),
+    before: NormParams | None = RMS,
+    after: NormParams | None = None,
+    source: str = "hidden.mid",
+    stream: str = "hidden.mid",
+) -> Part:
+    """Return an MLP with norm and residual add. It reads the tensor `source`, adds to the tensor `stream` and writes
+    `hidden`.
 
-
-def plain_feed_forward(*, biased: bool = False, biased_norm: bool = False) -> Part:
-    """Return an MLP with GELU, norm and residual add. It reads the tensor `hidden.mid` and writes `hidden`.
-
-    `biased` adds biases to the linear layers; `biased_norm` makes the norm a LayerNorm.
+    Without `gated` it is w2 (GELU(w1 x)). `biased` are the linear layers with a bias, of `w1`, `w3` and `w2`; `before`
+    and `after` are the norms of its input and output, None for none.
     """
-    wide = (*HIDDEN[:2], "ffn")
-    up = Tensor(name="ffn.up", dims=wide, region="ffn")
-    mid = Tensor(name="ffn.mid", dims=wide, region="ffn")
-    w2 = f"{MODULE}.w2"
-    return (
-        ffn_norm(biased=biased_norm)
-        + matmul("ffn.up", "ffn", f"{MODULE}.w1", (("ffn",), ("embed",)), "ffn.in", up, biased=biased)
-        + elementwise("ffn.gelu", "ffn", MODULE, (up.name,), mid)
-        + matmul("ffn.down", "ffn", w2, (("embed",), ("ffn",)), mid.name, hidden("ffn.out"))
-        + add("ffn.add", "layers.*", ("hidden.mid", "ffn.out"), hidden("hidden"), bias_of=w2 if biased else "")
-    )
+    part = Part()
+    if before is not None:
+        part, source = ffn_norm(source=source, params=before), "ffn.in"
+    part += mlp("ffn", MODULE, "ffn", gated=gated, biased=biased, source=source)
+    bias_of = f"{MODULE}.w2" if "w2" in biased else ""
+    return part + to_stream("ffn", stream=stream, target="hidden", after=after, bias_of=bias_of)
 
 
 def squared_relu_feed_forward() -> Part:
@@ -43,22 +44,33 @@ def squared_relu_feed_forward() -> Part:
     )
 
 
-def ffn_norm(*, source: str = "hidden.mid", biased: bool = False) -> Part:
-    """Return the norm before an MLP or experts: it reads the tensor `source` and writes `ffn.in`; LayerNorm if
-    `biased`."""
-    return norm("ffn.norm", "layers.*.ffn_norm", source, hidden("ffn.in"), biased=biased)
+def ffn_norm(*, source: str = "hidden.mid", params: NormParams = RMS) -> Part:
+    """Return the norm before an MLP or experts: it reads the tensor `source` and writes `ffn.in`."""
+    return norm("ffn.norm", "layers.*.ffn_norm", source, hidden("ffn.in"), params)
 
 
-def gated(name: str, module: str, width: str) -> Part:
-    """Return w2 (SiLU(w1 x) * w3 x) with inner dim `width`: it reads x = `ffn.in` and writes the tensor NAME.out."""
+def mlp(
+    name: str,
+    module: str,
+    width: str,
+    *,
+    gated: bool = True,
+    biased: Collection[str] = (),
+    source: str = "ffn.in",
+) -> Part:
+    """Return w2 (SiLU(w1 x) * w3 x) with inner dim `width`, or w2 (GELU(w1 x)) without `gated`: x is the tensor
+    `source`, the result NAME.out. `biased` are the layers with a bias; that of w2 is left to the residual add."""
     wide = (*HIDDEN[:2], width)
-    gate, up, mid = (Tensor(name=f"{name}.{t}", dims=wide, region="ffn") for t in ("gate", "up", "mid"))
-    return (
-        matmul(f"{name}.gate", "ffn", f"{module}.w1", ((width,), ("embed",)), "ffn.in", gate)
-        + matmul(f"{name}.up", "ffn", f"{module}.w3", ((width,), ("embed",)), "ffn.in", up)
-        + elementwise(f"{name}.swiglu", "ffn", module, (gate.name, up.name), mid)
-        + matmul(f"{name}.down", "ffn", f"{module}.w2", (("embed",), (width,)), mid.name, hidden(f"{name}.out"))
-    )
+    part, made = Part(), list[str]()
+    for weight, word in (("w1", "gate"), ("w3", "up")) if gated else (("w1", "up"),):
+        tensor = Tensor(name=f"{name}.{word}", dims=wide, region="ffn")
+        shape: Shape = ((width,), ("embed",))
+        part += matmul(tensor.name, "ffn", f"{module}.{weight}", shape, source, tensor, biased=weight in biased)
+        made.append(tensor.name)
+    mid = Tensor(name=f"{name}.mid", dims=wide, region="ffn")
+    back: Shape = (("embed",), (width,))
+    part += elementwise(f"{name}.{'swiglu' if gated else 'gelu'}", "ffn", module, tuple(made), mid)
+    return part + matmul(f"{name}.down", "ffn", f"{module}.w2", back, mid.name, hidden(f"{name}.out"))
 
 
 def squared_relu(name: str, module: str, width: str) -> Part:

@@ -7,6 +7,10 @@ from planc.ir.model import Op, Param, Tensor
 from planc.ir.saved_by_code import Elements
 
 Shape = tuple[tuple[str, ...], ...]
+NormParams = tuple[str, ...]
+"""The parameters of a norm: those of an RMSNorm, of a LayerNorm with a bias, or none."""
+RMS: NormParams = ("weight",)
+LAYER: NormParams = ("weight", "bias")
 
 
 def weight(module: str, shape_dims: Shape, *, region: str = "") -> Param:
@@ -25,31 +29,40 @@ def hidden(name: str) -> Tensor:
     return Tensor(name=name, dims=HIDDEN, region="residual")
 
 
-def norm(name: str, module: str, source: str, target: Tensor, *, over: str = "embed", biased: bool = False) -> Part:
-    """Return a norm over the dim `over`: RMSNorm, or LayerNorm if `biased`. Its input, the tensor `source`, is saved
-    for the backward."""
-    scale = Param(name=f"{module}.weight", shape_dims=((over,),), section="", init="ones", decay=False)
-    params = (scale, bias(module, ((over,),))) if biased else (scale,)
-    return norm_with(name, module, source, target, params, over=(over,))
-
-
-def norm_with(
-    name: str, module: str, source: str, target: Tensor, params: tuple[Param, ...], *, over: tuple[str, ...]
+def norm(
+    name: str,
+    module: str,
+    source: str,
+    target: Tensor,
+    params: NormParams = RMS,
+    *,
+    over: tuple[str, ...] = ("embed",),
+    shape_dims: Shape = (),
 ) -> Part:
-    """Return a norm of the tensor `source` over the dims `over`. `params` are its scale and bias, if any. Its input is
-    saved for the backward."""
+    """Return a norm of the tensor `source` over the dims `over`, which is saved for the backward. Its `params` have
+    the dims `shape_dims`, () for one parameter of each element of `over`."""
+    made = tuple(
+        Param(
+            name=f"{module}.{word}",
+            shape_dims=shape_dims or (over,),
+            section="",
+            init="ones" if word == "weight" else "normal",
+            decay=False,
+        )
+        for word in params
+    )
     op = Op(
         name=name,
         kind="norm",
         region=target.region,
         module=module,
         inputs=(source,),
-        params=tuple(p.name for p in params),
+        params=tuple(p.name for p in made),
         output=target.name,
         whole=over,
         saves=(source,),
     )
-    return Part(params=params, tensors=(target,), ops=(op,))
+    return Part(params=made, tensors=(target,), ops=(op,))
 
 
 def matmul(
@@ -116,6 +129,18 @@ def add(name: str, module: str, inputs: tuple[str, ...], target: Tensor, *, bias
         output=target.name,
     )
     return Part(params=params, tensors=(target,), ops=(op,))
+
+
+def to_stream(
+    name: str, *, stream: str, target: str, out: str = "", after: NormParams | None = None, bias_of: str = ""
+) -> Part:
+    """Return the residual add of the half block `name`: the tensor `out` ("": NAME.out), behind a norm with the
+    parameters `after` if it has one, is added to the tensor `stream` as `target`. `bias_of` as in `add`."""
+    out, part = out or f"{name}.out", Part()
+    if after is not None:
+        normed = hidden(f"{name}.out_normed")
+        part, out = norm(f"{name}.post_norm", f"layers.*.{name}_post_norm", out, normed, after), normed.name
+    return part + add(f"{name}.add", "layers.*", (stream, out), hidden(target), bias_of=bias_of)
 
 
 def code(

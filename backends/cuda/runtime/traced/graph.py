@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
+from typing import Literal
 
 from planc.backends.cuda.runtime.traced.names import CHANNELS, MIXER, name_in
 from planc.backends.cuda.runtime.traced.roles import (
@@ -14,21 +15,20 @@ from planc.backends.cuda.runtime.traced.roles import (
     DecoderRoles,
     ExpertLayers,
     FeedForwardLayers,
-    Linear,
     Norm,
+    Shape,
     UnknownError,
     expert_width,
     heads_of,
 )
-from planc.catalog.parts.attention import KEYS, MODULE, QUERIES, core, rope
-from planc.catalog.parts.ends import EMBEDDING, embedding, loss
-from planc.catalog.parts.experts import mixture
+from planc.catalog.parts.attention import HeadNorm, attention
+from planc.catalog.parts.ends import embedding, head
+from planc.catalog.parts.experts import experts
 from planc.catalog.parts.latent import latent_attention
-from planc.catalog.parts.mlp import MODULE as FFN
-from planc.catalog.parts.part import BLOCK, HIDDEN, Part, assemble
+from planc.catalog.parts.mlp import feed_forward
+from planc.catalog.parts.part import BLOCK, Part, assemble
 from planc.catalog.parts.sizes import Size
-from planc.catalog.parts.steps import Shape as Dims
-from planc.catalog.parts.steps import add, bias, code, elementwise, hidden, matmul, norm_with, weight
+from planc.catalog.parts.steps import LAYER, NormParams, add, code, hidden, norm, to_stream
 from planc.ir.model import Model, Param, Tensor
 
 FAMILY = "traced"
@@ -128,11 +128,11 @@ def _grouped(attention: AttentionLayers) -> bool:
 
 def _first(roles: DecoderRoles) -> Part:
     part = embedding(positions=bool(roles.positions))
-    norm = roles.embedding_norm
-    if norm is None:
+    params = _norm(roles.embedding_norm)
+    if params is None:
         return part
     part = _renamed(part, hidden("hidden.embedded"))
-    return part + _norm("embedding.norm", "embedding_norm", norm, "hidden.embedded", hidden("hidden"))
+    return part + norm("embedding.norm", "embedding_norm", "hidden.embedded", hidden("hidden"), params)
 
 
 def _renamed(part: Part, output: Tensor) -> Part:
@@ -143,10 +143,7 @@ def _renamed(part: Part, output: Tensor) -> Part:
 
 
 def _last(roles: DecoderRoles) -> Part:
-    source, part = "hidden", Part()
-    if roles.norm is not None:
-        part, source = _norm("final.norm", "norm", roles.norm, source, hidden("head.in")), "head.in"
-    return part + loss(source, weight_of=EMBEDDING if roles.tied else "", biased=bool(roles.head.bias))
+    return head(tied=roles.tied, biased=bool(roles.head.bias), before=_norm(roles.norm))
 
 
 def _block(block: BlockLayers) -> Part:
@@ -157,7 +154,7 @@ def _block(block: BlockLayers) -> Part:
     part, stream = Part(), "hidden"
     target = "hidden" if second is None else "hidden.mid"
     if isinstance(first, Code):
-        part += _half_of_code(first, MIXER, "attention", "attention.norm", "hidden", target)
+        part += _half_of_code(first, MIXER, "attention", "hidden", target)
     elif first is not None:
         part += _attention(first, target)
     if second is None:
@@ -168,29 +165,25 @@ def _block(block: BlockLayers) -> Part:
     if isinstance(second, FeedForwardLayers):
         return part + _feed_forward(second, source, stream, shares)
     if isinstance(second, Code):
-        return part + _half_of_code(second, CHANNELS, "ffn", "ffn.norm", stream, "hidden", source, shares)
+        return part + _half_of_code(second, CHANNELS, "ffn", stream, "hidden", source, shares)
     if shares or second.parallel:
         raise UnknownError("its experts run in parallel to the attention")
     return part + _experts(second, stream)
 
 
 def _half_of_code(
-    half: Code, module: str, slot: str, norm: str, stream: str, target: str, source: str = "", shares: bool = False
+    half: Code, module: str, slot: str, stream: str, target: str, source: str = "", shares: bool = False
 ) -> Part:
     """Returns the ops of a half that is opaque code: it reads tensor `source` ("": `stream`), or if `shares`, the
     attention's normed input, and its result is added to `stream` as `target`."""
-    part, taken = Part(), source or stream
+    part, taken, before = Part(), source or stream, _norm(half.before)
     if shares:
         taken = "attention.in"
-    elif half.before is not None:
-        part += _norm(norm, f"layers.*.{slot}_norm", half.before, taken, hidden(f"{slot}.in"))
+    elif before is not None:
+        part += norm(f"{slot}.norm", f"layers.*.{slot}_norm", taken, hidden(f"{slot}.in"), before)
         taken = f"{slot}.in"
     part += _code(half, module, taken, f"{slot}.out")
-    made = f"{slot}.out"
-    if half.after is not None:
-        made = f"{slot}.out_normed"
-        part += _norm(f"{slot}.post_norm", f"layers.*.{slot}_post_norm", half.after, f"{slot}.out", hidden(made))
-    return part + add(f"{slot}.add", "layers.*", (stream, made), hidden(target))
+    return part + to_stream(slot, stream=stream, target=target, after=_norm(half.after))
 
 
 def _code(half: Code, module: str, source: str, target: str) -> Part:
@@ -222,126 +215,70 @@ def _attention(a: AttentionLayers, made: str) -> Part:
         return _renamed(latent_attention(q_lora=a.latent.q_up is not None), hidden(made))
     if a.value_dim:
         raise UnknownError("its attention has another head dim for values than for keys")
-    query, key = ("heads", "head_dim"), ("kv_heads" if _grouped(a) else "heads", "head_dim")
-    kv = KEYS if _grouped(a) else QUERIES
-    part, source = Part(), "hidden"
-    if a.before is not None:
-        source = "attention.in"
-        part += _norm("attention.norm", "layers.*.attention_norm", a.before, "hidden", hidden(source))
-    fused = a.k is None
-    for letter, linear, width, dims in zip("qkv", (a.q, a.k, a.v), (query, key, key), (QUERIES, kv, kv), strict=True):
-        layer = a.q if fused else linear
-        assert layer is not None
-        target = Tensor(name=f"attention.{letter}", dims=dims, region="attention")
-        part += matmul(
-            f"attention.{letter}",
-            "projection",
-            f"{MODULE}.w{letter}",
-            (width, ("embed",)),
-            source,
-            target,
-            biased=bool(layer.bias),
-        )
-    ends = {"q": "attention.q", "k": "attention.k"}
-    for letter, norm, dims in (("q", a.q_norm, QUERIES), ("k", a.k_norm, kv)):
-        if norm is not None:
-            target = Tensor(name=f"attention.{letter}_normed", dims=dims, region="attention")
-            part += _head_norm(letter, norm, a, ends[letter], target)
-            ends[letter] = target.name
-    for letter, dims in (("q", QUERIES), ("k", kv)):
-        if a.rotary:
-            target = Tensor(name=f"attention.{letter}_rotated", dims=dims, region="attention")
-            part += rope(f"attention.rope_{letter}", ends[letter], target)
-            ends[letter] = target.name
-    part += core(ends["q"], ends["k"], "attention.v", window=a.window, sinks=bool(a.sinks))
-    wo = f"{MODULE}.wo"
-    shape: Dims = (("embed",), ("heads", "head_dim"))
-    part += matmul("attention.out", "projection", wo, shape, "attention.mixed", hidden("attention.out"))
-    return part + _to_stream("attention", "layers.*.attention_post_norm", a.after, a.out, wo, "hidden", made)
-
-
-def _to_stream(name: str, module: str, after: Norm | None, layer: Linear, path: str, stream: str, target: str) -> Part:
-    """Returns the residual add after `layer`, and the post-norm `after` if there is one. It adds to the tensor `stream`
-    and produces `target`."""
-    made, part = f"{name}.out", Part()
-    if after is not None:
-        if layer.bias:
-            raise UnknownError(f"{layer.bias} is added before a norm")
-        made = f"{name}.out_normed"
-        part += _norm(f"{name}.post_norm", module, after, f"{name}.out", hidden(made))
-    bias_of = path if layer.bias else ""
-    return part + add(f"{name}.add", "layers.*", (stream, made), hidden(target), bias_of=bias_of)
+    if a.after is not None and a.out.bias:
+        raise UnknownError(f"{a.out.bias} is added before a norm")
+    layers = {"wq": a.q, "wk": a.k or a.q, "wv": a.v or a.q, "wo": a.out}
+    return attention(
+        window=a.window,
+        rotary=a.rotary,
+        q_norm=_head_norm(a.q_norm, a.heads, a.head_dim),
+        k_norm=_head_norm(a.k_norm, a.kv_heads, a.head_dim),
+        biased=[name for name, layer in layers.items() if layer.bias],
+        before=_norm(a.before),
+        after=_norm(a.after),
+        sinks=bool(a.sinks),
+        grouped=_grouped(a),
+        target=made,
+    )
 
 
 def _feed_forward(f: FeedForwardLayers, taken: str, stream: str, shares: bool) -> Part:
-    part, source = Part(), taken
-    if shares:
-        source = "attention.in"
-    elif f.before is not None:
-        source = "ffn.in"
-        part += _norm("ffn.norm", "layers.*.ffn_norm", f.before, taken, hidden(source))
-    part += _gated("ffn", FFN, "ffn", f, source)
-    return part + _to_stream("ffn", "layers.*.ffn_post_norm", f.after, f.down, f"{FFN}.w2", stream, "hidden")
-
-
-def _gated(name: str, module: str, width: str, f: FeedForwardLayers, source: str) -> Part:
-    wide = (*HIDDEN[:2], width)
+    if f.after is not None and f.down.bias:
+        raise UnknownError(f"{f.down.bias} is added before a norm")
     gated = f.fused or len(f.ups) == 2
-    shape: Dims = ((width,), ("embed",))
-    part = Part()
-    made = []
-    for position, (letters, word) in enumerate((("w1", "gate"), ("w3", "up")) if gated else (("w1", "up"),)):
-        layer = f.ups[0 if f.fused else position]
-        target = Tensor(name=f"{name}.{word}", dims=wide, region="ffn")
-        part += matmul(target.name, "ffn", f"{module}.{letters}", shape, source, target, biased=bool(layer.bias))
-        made.append(target.name)
-    mid = Tensor(name=f"{name}.mid", dims=wide, region="ffn")
-    part += elementwise(f"{name}.{'swiglu' if gated else 'gelu'}", "ffn", module, tuple(made), mid)
-    back: Dims = (("embed",), (width,))
-    return part + matmul(f"{name}.down", "ffn", f"{module}.w2", back, mid.name, hidden(f"{name}.out"))
+    layers = {"w1": f.ups[0], "w3": f.ups[-1] if gated else f.ups[0], "w2": f.down}
+    return feed_forward(
+        gated=gated,
+        biased=[name for name, layer in layers.items() if layer.bias],
+        before=None if shares else _norm(f.before),
+        after=_norm(f.after),
+        source="attention.in" if shares else taken,
+        stream=stream,
+    )
 
 
 def _experts(e: ExpertLayers, stream: str) -> Part:
-    biased = any(len(shape) == 2 for _, shape in e.params)
-    assert e.before is not None
-    part, out = mixture(shared=e.shared is not None, shared_gate=e.shared_gate is not None, biased=biased)
-    part = _norm("ffn.norm", "layers.*.ffn_norm", e.before, stream, hidden("ffn.in")) + part
-    if e.after is not None:
-        part += _norm("ffn.post_norm", "layers.*.ffn_post_norm", e.after, out, hidden("ffn.out_normed"))
-        out = "ffn.out_normed"
-    return part + add("ffn.add", "layers.*", (stream, out), hidden("hidden"))
+    before = _norm(e.before)
+    assert before is not None
+    return experts(
+        shared=e.shared is not None,
+        shared_gate=e.shared_gate is not None,
+        biased=any(len(shape) == 2 for _, shape in e.params),
+        before=before,
+        after=_norm(e.after),
+        stream=stream,
+    )
 
 
-def _norm(name: str, module: str, norm: Norm, source: str, target: Tensor) -> Part:
-    """Returns the op of a norm over embed with the parameters of `norm`: none, a weight, or a weight and a bias."""
-    found: list[Param] = []
-    for path, shape in norm.params:
+def _norm(norm: Norm | None) -> NormParams | None:
+    """Returns the parameters of a norm over embed: none, a weight, or a weight and a bias; None for no norm."""
+    for path, shape in norm.params if norm is not None else ():
         if len(shape) != 1:
             raise UnknownError(f"{path} is a norm's parameter of {len(shape)} dimensions")
-    if norm.params:
-        found.append(replace(weight(module, (("embed",),)), init="ones", decay=False))
-    if len(norm.params) > 1:
-        found.append(bias(module, (("embed",),)))
-    return norm_with(name, module, source, target, tuple(found), over=("embed",))
+    return None if norm is None else LAYER[: len(norm.params)]
 
 
-def _head_norm(letter: str, norm: Norm, a: AttentionLayers, source: str, target: Tensor) -> Part:
-    """Returns the op of a norm of queries or keys (`letter` q or k). It norms each head, with one weight for all heads
-    or one per head, or all heads together."""
-    heads = target.dims[2]
-    number = a.heads if heads == "heads" else a.kv_heads
-    shapes = {
-        (a.head_dim,): (("head_dim",),),
-        (number, a.head_dim): ((heads,), ("head_dim",)),
-        (number * a.head_dim,): ((heads, "head_dim"),),
+def _head_norm(norm: Norm | None, heads: int, head_dim: int) -> HeadNorm | None:
+    """Returns the norm of `heads` queries or keys."""
+    if norm is None:
+        return None
+    shapes: dict[Shape, Literal["head", "each", "all"]] = {
+        (heads * head_dim,): "all",
+        (heads, head_dim): "each",
+        (head_dim,): "head",
     }
-    module = f"{MODULE}.{letter}_norm"
-    found: list[Param] = []
-    over: tuple[str, ...] = ("head_dim",)
-    for (path, shape), word in zip(norm.params, ("weight", "bias"), strict=False):
+    for path, shape in norm.params:
         if shape not in shapes:
             raise UnknownError(f"{path} has the shape of neither one head nor all heads")
-        param = Param(name=f"{module}.{word}", shape_dims=shapes[shape], section="", decay=False)
-        found.append(replace(param, init="ones") if word == "weight" else param)
-        over = (heads, "head_dim") if norm.over_all(number, a.head_dim) else over
-    return norm_with(f"attention.{letter}_norm", module, source, target, tuple(found), over=over)
+    over = shapes[norm.params[0][1]] if norm.params else "head"
+    return HeadNorm(over=over, params=LAYER[: len(norm.params)])
