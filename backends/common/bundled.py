@@ -6,6 +6,7 @@ from pathlib import Path
 
 from planc.backends.common.refusal import refused
 from planc.catalog import model_names
+from planc.catalog.parts.decoders import DECODERS
 from planc.diag.diagnostic import Diagnostic
 from planc.ir.model import Model
 from planc.ir.plan import Plan
@@ -25,7 +26,7 @@ def not_bundled(plan: Plan, target: str) -> list[Diagnostic]:
             f"{target} target",
             cause,
             why,
-            help=OWN if plan.model.family == TRACED else HELP.format(", ".join(_bundled(target))),
+            help=OWN if plan.model.family in (TRACED, *DECODERS) else HELP.format(", ".join(_bundled(target))),
         )
     ]
 

@@ -8,6 +8,7 @@ import pkgutil
 import re
 from functools import cache
 
+from planc.catalog.parts.decoders import DECODERS, Decoder
 from planc.catalog.parts.family import ModelFamily
 from planc.ir.model import Model
 
@@ -45,6 +46,7 @@ def build_model(name: str, changes: dict[str, int] | None = None) -> Model:
     return _family(model_names()[name]).build(name, changes)
 
 
-def config_types() -> dict[str, ModelFamily]:
-    """Return the families that read Hugging Face configs, by the `model_type` of the config."""
-    return {kind: family for family in families().values() for kind in family.model_types}
+def config_types() -> dict[str, ModelFamily | Decoder]:
+    """Return what reads Hugging Face configs, by the `model_type` of the config: the families, and the decoders that
+    have no module of planc's own."""
+    return {**DECODERS, **{kind: family for family in families().values() for kind in family.model_types}}

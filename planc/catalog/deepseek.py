@@ -86,7 +86,7 @@ def _read(config: Config) -> Size:
 def _routing(config: Config) -> Routing:
     """Return the routing that a config describes. Missing fields have the defaults of the configuration classes of V2
     and V3."""
-    third = config.value("model_type") == "deepseek_v3"
+    third = config.value("model_type") != "deepseek_v2"
     scores = config.value("scoring_func", default="sigmoid" if third else "softmax")
     method = config.value("topk_method", default="noaux_tc" if third else "greedy")
     if scores not in ("softmax", "sigmoid") or method not in ("greedy", "group_limited_greedy", "noaux_tc"):
@@ -128,6 +128,6 @@ FAMILY = ModelFamily(
     blocks=_blocks,
     kinds=_kinds,
     mtp=lambda size: mtp(_blocks(size)[BLOCK], tied=size.tied),
-    model_types=("deepseek_v2", "deepseek_v3"),
+    model_types=("deepseek_v2", "deepseek_v3", "kimi_k2"),
     read=_read,
 )

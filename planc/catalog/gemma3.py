@@ -1,7 +1,7 @@
 """Gemma 3: the gated block with a norm per head and sliding-window attention in five of six layers; tied head.
 
 Sizes are from the published `config.json` files (Gemma Team 2025, "Gemma 3 Technical Report"), the text model alone.
-The second norms after attention and MLP are left out. `config.json` files are not read yet.
+The second norms after attention and MLP are left out; models that are read from a config have them.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from __future__ import annotations
 from functools import partial
 
 from planc.catalog.parts.attention import INPUTS, attention
+from planc.catalog.parts.config import Config
 from planc.catalog.parts.family import ModelFamily
 from planc.catalog.parts.mlp import feed_forward
 from planc.catalog.parts.part import BLOCK, Part
@@ -64,4 +65,21 @@ def blocks(size: Size) -> dict[Section, Part]:
     }
 
 
-FAMILY = ModelFamily(name="gpt", sizes=SIZES, blocks=blocks)
+def _read(config: Config) -> Size:
+    config.must_be(add_cross_attention=False)
+    embed, heads = config.whole("n_embd", "hidden_size"), config.whole("n_head", "num_attention_heads")
+    return Size(
+        layers=config.layers("n_layer", "num_hidden_layers"),
+        embed=embed,
+        heads=heads,
+        head_dim=config.head_dim(embed, heads),
+        ffn=config.whole("n_inner", default=4 * embed),
+        vocab=config.whole("vocab_size"),
+        positions=config.whole("n_positions", "max_position_embeddings", "n_ctx", default=1024),
+        biased=True,
+        norm_eps=config.number("layer_norm_epsilon", default=1e-5),
+        tied=config.flag("tie_word_embeddings", default=True),
+    )
+
+
+FAMILY = ModelFamily(name="gpt", sizes=SIZES, blocks=blocks, model_types=("gpt2",), read=_read)

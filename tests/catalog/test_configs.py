@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from planc.catalog import build_model, config_types
+from planc.catalog.parts.decoders import DECODERS
 from planc.ir.model import Model
+from planc.ir.references import model_inconsistencies
 from tests.catalog.published import CONFIGS
-from tests.plans import BODY, HEAD, codes, found
+from tests.plans import BODY, HEAD, codes, found, plan_of
 
 FACTS = ("sizes", "params", "tensors", "ops", "runs", "top_k", "tied", "rope_theta", "norm_eps")
 
@@ -19,6 +21,14 @@ FACTS = ("sizes", "params", "tensors", "ops", "runs", "top_k", "tied", "rope_the
 def read(config: dict[str, Any]) -> tuple[Model, tuple[str, ...]]:
     model, unused = config_types()[config["model_type"]].read_config("config", config)
     return model, unused
+
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 4, "num_hidden_layers": 4, "head_dim": 16,
+    "intermediate_size": 184, "vocab_size": 136, "num_experts": 8, "num_local_experts": 8, "n_routed_experts": 8,
+    "moe_intermediate_size": 52, "num_experts_per_tok": 2, "moe_topk": 2, "shared_expert_intermediate_size": 40,
+}  # fmt: skip
+"""The sizes of a config of any decoder."""
 
 
 def changed(name: str, **fields: Any) -> dict[str, Any]:
@@ -158,10 +168,34 @@ def test_other_models_are_refused_in_words(name: str, fields: dict[str, Any], sa
 TEXT = HEAD.replace("model     llama3_8b", 'model     from "config.json"') + BODY
 
 
-def test_a_model_of_text_and_pictures_is_refused_with_advice(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "seen", "text_config": CONFIGS["qwen3_0_6b"]}))
-    (finding,) = found(tmp_path, TEXT)
-    assert finding.code == "E0112" and "text_config" in finding.help
+@pytest.mark.parametrize(
+    ("kind", "nested"), [("seen", CONFIGS["qwen3_0_6b"]), ("gemma3", {**SMALL, "num_key_value_heads": 8})]
+)
+def test_of_a_model_of_text_and_pictures_the_text_is_read(tmp_path: Path, kind: str, nested: dict[str, Any]) -> None:
+    config = {"model_type": kind, "vision_config": {}, "text_config": nested, "_name_or_path": "its/own-name"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert any(n.code == "N0113" and "`text_config` alone" in n.message for n in found(tmp_path, TEXT))
+    read_as = {"model_type": {"gemma3": "gemma3_text"}.get(kind), **nested}
+    model = plan_of(tmp_path, TEXT).model
+    assert (model.name, model.parameters) == ("own-name", read(read_as)[0].parameters)
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_decoders_answer_garbage_in_words(kind: str) -> None:
+    config = {"model_type": kind, **SMALL}
+    fields = {*config, *read(config)[1], *DECODERS[kind].biases, "layer_types", "rope_parameters", "head_dim"}
+    fields |= {"no_rope_layers", "sliding_window", "sliding_window_pattern", "mlp_only_layers", "n_shared_experts"}
+    for fields_ in ({**config, field: value} for field in sorted(fields - {"model_type"}) for value in GARBAGE):
+        try:
+            model, _ = read(fields_)
+        except ValueError:
+            continue
+        assert model.parameters > 0 and not [*model_inconsistencies(model)], fields_
+
+
+def test_a_bias_before_a_norm_is_refused() -> None:
+    with pytest.raises(ValueError, match="a bias before the norms"):
+        read({"model_type": "gemma2", **SMALL, "attention_bias": True})
 
 
 def test_sizes_that_make_no_model_are_a_diagnostic(tmp_path: Path) -> None:

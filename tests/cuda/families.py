@@ -62,6 +62,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "deepseek_v3": {"num_key_value_heads": 8},
     "glm4_moe_lite": {"num_key_value_heads": 8},
     "minicpm3": {"num_key_value_heads": 8},
+    "dots1": {"n_shared_experts": 1},
     "helium": {"head_dim": 8},
     "falcon": {"new_decoder_architecture": True, "num_kv_heads": 4},
     "opt": {"ffn_dim": 184, "word_embed_proj_dim": 64},

@@ -27,6 +27,7 @@ from planc.backends.cuda.runtime.traced.roles import ByHeads, ExpertLayers, Unkn
 from planc.backends.cuda.runtime.traced.same_steps import other_steps
 from planc.backends.cuda.runtime.traced.share import on_a_share, refusal
 from planc.catalog import config_types
+from planc.catalog.parts.decoders import DECODERS
 from planc.costing.compute.flops import model_flops_per_token
 from planc.driver import save_models
 from planc.ir.frozen import read
@@ -42,7 +43,7 @@ from tests.cuda.ways_of_writing import WAYS, Attention, Pairs, feed_forward
 from tests.cuda.whole_code import WHOLE_CODE
 from tests.launches import sampled
 
-pytest.importorskip("transformers")
+CONFIG_MAPPING = pytest.importorskip("transformers").CONFIG_MAPPING
 
 PLAN = """plan own
 model from {}
@@ -68,6 +69,16 @@ def test_a_familys_parameters_are_exact(family: str) -> None:
     assert model.layers == 4
 
 
+UNSET: dict[str, dict[str, Any]] = {
+    "deepseek_v2": {"num_experts_per_tok": 6},
+    "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},
+    "glm4_moe": {"head_dim": 128},
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_v1_moe": {"head_dim": 128},
+    "ministral": {"head_dim": 128},
+    "nemotron": {"num_key_value_heads": 8},
+}
+"""Fields that a class leaves unset and every published config of its type has."""
 WITH_SCANS = ("nemotron_h",)
 """Families whose state-space layers are code of their own when a class is read."""
 
@@ -82,11 +93,43 @@ def test_a_family_with_scans_has_the_parameters_of_its_class(experts: dict[str, 
     assert model.parameters == sum(p.numel() for p in model_on("meta", config).parameters())
 
 
-@pytest.mark.parametrize("family", sampled(sorted({*config_types()} - {*WITH_SCANS}), 16))
-def test_a_family_of_the_catalog_is_read_as_the_catalog_has_it(family: str) -> None:
+NO_CLASS = ("kimi_k2", "llama4_text")
+"""Types whose class is not that of the installed transformers, or attends in chunks, which one run does not show."""
+FLAGS = {
+    kind: {name: True for name in (*decoder.biases, decoder.qk_norm_if) if name}
+    for kind, decoder in DECODERS.items()
+    if not decoder.after
+}
+"""The flags of each decoder's config that add parameters; a bias before a norm is refused."""
+
+
+def test_llama4_has_the_parameters_of_its_class() -> None:
+    config = config_of("llama4_text", moe_layers=[1, 3])
+    model, _ = config_types()["llama4_text"].read_config("llama4", config.to_dict())
+    assert model.kinds == ("dense_chunked", "chunked", "dense_chunked", "block")
+    assert model.parameters == sum(p.numel() for p in model_on("meta", config).parameters())
+
+
+@pytest.mark.parametrize("kind", sampled(sorted(CONFIG_MAPPING.keys() & config_types().keys()), 24))
+def test_the_published_defaults_of_a_class_have_its_parameters(kind: str) -> None:
+    config = CONFIG_MAPPING[kind](**UNSET.get(kind, {}))
+    model, _ = config_types()[kind].read_config(kind, config.to_dict())
+    assert model.parameters == sum(p.numel() for p in model_on("meta", config).parameters())
+
+
+@pytest.mark.parametrize(
+    ("family", "flags"),
+    [
+        pytest.param(family, flags, marks=marks)
+        for kinds, with_flags in ((sorted({*config_types()} - {*WITH_SCANS, *NO_CLASS}), False), (FLAGS, True))
+        for (family, marks) in ((p.values[0], p.marks) for p in sampled(kinds, 24))
+        for flags in (FLAGS[family] if with_flags else {},)
+    ],
+)
+def test_a_family_of_the_catalog_is_read_as_the_catalog_has_it(family: str, flags: dict[str, bool]) -> None:
     """Equal ops, tensors and parameters: every cost, collective and layout of one is that of the other. What the
     class's own code keeps beyond what its ops need is the one difference."""
-    config = config_of(family)
+    config = config_of(family, **flags)
     expected, _ = config_types()[family].read_config(family, config.to_dict())
     found = planc.model_of(model_on("meta", config)).model
     plain = {section: tuple(replace(op, own_code=()) for op in ops) for section, ops in found.ops.items()}

@@ -12,6 +12,7 @@ from typing import Any
 from planc.catalog.parts.sizes import Scaling, Size, check_layers
 
 MAX_LENGTH = 10**12
+NORM_EPS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon")
 
 
 class Config:
@@ -139,7 +140,13 @@ class Config:
 
 
 def decoder_size(
-    config: Config, *, rope_theta: float, kv_heads: int | None = None, head_dim: int = 0, norm_eps: float = 1e-6
+    config: Config,
+    *,
+    rope_theta: float,
+    kv_heads: int | None = None,
+    head_dim: int = 0,
+    norm_eps: float = 1e-6,
+    tied: bool = False,
 ) -> Size:
     """Return the sizes that configs of Llama and later families have in common: not those of MLP, experts and window.
 
@@ -157,8 +164,8 @@ def decoder_size(
         vocab=config.whole("vocab_size"),
         rope_theta=theta,
         rope_scaling=scaling,
-        norm_eps=config.number("rms_norm_eps", default=norm_eps),
-        tied=config.flag("tie_word_embeddings", default=False),
+        norm_eps=config.number(*NORM_EPS, default=norm_eps),
+        tied=config.flag("tie_word_embeddings", default=tied),
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from planc.catalog import config_types
+from planc.catalog.parts.family import ModelFamily
 from planc.files import TooLargeError, parse_json
 from planc.ir.base import plain_name
 from planc.ir.saved_model import MAX_BYTES as MAX_SAVED_BYTES
@@ -22,6 +23,9 @@ VERBS = ("model_from",)
 ORDER = 1
 MAX_BYTES = 1_000_000
 ORIGINS = ("transformers", "code")
+OTHERS = 'others are read from their code: `model from transformers "..."`'
+TEXT_OF = {"gemma3": "gemma3_text", "llama4": "llama4_text", "mistral3": "mistral"}
+"""The `model_type` of the text model of a config whose `text_config` does not say it."""
 HOW_TO_READ = "`planc check --allow-code PLAN` runs the model's code once, without weights, and keeps what it finds"
 
 
@@ -33,21 +37,27 @@ def read(sentence: Sentence, draft: Draft) -> None:
     config = _config(word, draft)
     if config is None:
         return
+    outer = config
+    if isinstance(nested := config.get("text_config"), dict):  # of a model of text and pictures
+        config = {"model_type": TEXT_OF.get(str(config.get("model_type"))), **nested}
     kind = config.get("model_type")
     family = config_types().get(kind) if isinstance(kind, str) else None
-    if family is None and _has_saved(word, draft):
+    if not isinstance(family, ModelFamily) and _has_saved(word, draft):
         _read_saved(None, word, sentence, draft)
         return
     if family is None:
         message = f"model_type {kind!r} is of no family that planc knows"
-        draft.report("E0112", word.span, message, help=_suggested_type(config))
+        known = f"known: {', '.join(sorted(config_types()))}"
+        draft.report("E0112", word.span, message, help=f"{known}; {OTHERS}")
         return
     try:
-        model, ignored = family.read_config(plain_name(Path(word.text.strip('"')).stem), config)
+        model, ignored = family.read_config(_name(word, outer), config)
     except ValueError as error:
         draft.report("E0112", word.span, f"this config is not a model that planc compiles: {error}")
         return
     draft.model = replace(model, cause=draft.cause(sentence))
+    if outer is not config:
+        draft.report("N0113", word.span, f"the model is the config's `text_config` alone, a {kind}")
     if ignored:
         shown = ", ".join(ignored[:12]) + (", ..." if len(ignored) > 12 else "")
         draft.report("N0113", word.span, f"fields of the config that change nothing here: {shown}")
@@ -90,12 +100,14 @@ def _read_saved(origin: Word | None, word: Word, sentence: Sentence, draft: Draf
     draft.model = replace(saved.model, cause=draft.cause(sentence))
 
 
-def _suggested_type(config: dict[str, Any]) -> str:
-    nested = config.get("text_config")  # a multimodal model's language model may be of a known family
-    kind = nested.get("model_type") if isinstance(nested, dict) else None
-    if isinstance(kind, str) and kind in config_types():
-        return f"its language model alone is a {kind}: save `text_config` as a file of its own"
-    return f'known: {", ".join(config_types())}; others are read from their code: `model from transformers "..."`'
+def _name(word: Word, config: dict[str, Any]) -> str:
+    """Return the model's name: that of the file, or of a file `config.json` the model's name on its hub, or that of
+    its folder."""
+    path = Path(word.text.strip('"'))
+    hub = config.get("_name_or_path")
+    if path.stem != "config":
+        return plain_name(path.stem)
+    return plain_name((Path(hub).name if isinstance(hub, str) else "") or path.parent.name or path.stem)
 
 
 def _config(word: Word, draft: Draft) -> dict[str, Any] | None:

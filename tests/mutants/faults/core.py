@@ -662,10 +662,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a row-parallel bias is added to each rank's partial sum",
         file="planc/catalog/parts/mlp.py",
-        text="""mid.name, hidden("ffn.out"))
-        + add("ffn.add", "layers.*", ("hidden.mid", "ffn.out"), hidden("hidden"), bias_of=w2 if biased else "")""",
-        planted="""mid.name, hidden("ffn.out"), biased=biased)
-        + add("ffn.add", "layers.*", ("hidden.mid", "ffn.out"), hidden("hidden"))""",
+        text="""mid.name, hidden(f"{name}.out"))
+
+
+def squared_relu""",
+        planted="""mid.name, hidden(f"{name}.out"), biased="w2" in biased)
+
+
+def squared_relu""",
         test="tests/catalog/test_graphs.py::test_biases_behind_a_sum_over_a_divided_dim_are_added_after_it",
     ),
     Fault(
