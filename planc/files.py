@@ -102,8 +102,8 @@ def parse_toml(text: str, *, finite: bool = True) -> dict[str, Any]:
         raise ValueError(f"a key has more than {MOST_PARTS} parts")
     try:
         values = tomllib.loads(text, parse_float=_finite if finite else float)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
     pending: list[Any] = [values]
     while pending:
         value = pending.pop()

@@ -98,11 +98,15 @@ def _not_installed(error: ModuleNotFoundError, options: argparse.Namespace) -> i
 
 
 def _open_streams() -> bool:
-    """False if standard output is closed. A closed standard error is replaced by a buffer."""
+    """False if standard output is closed. A closed standard error is replaced by a buffer. What is printed is UTF-8,
+    whatever the environment says."""
     if sys.stderr is None:
         sys.stderr = io.StringIO()
     if sys.stdout is None:
         print("planc: standard output is closed", file=sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     return sys.stdout is not None
 
 

@@ -6,6 +6,7 @@ when a file is read, so constructing values in Python stays fast.
 
 from __future__ import annotations
 
+import keyword
 import re
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -162,8 +163,9 @@ NameOrEmpty = Annotated[str, Matching(f"({NAME})?", "a name")]
 Method = Annotated[str, Matching(f"{NAME}|{METHOD}", "a name")]
 MethodOrEmpty = Annotated[str, Matching(f"({NAME}|{METHOD})?", "a name")]
 Glob = Annotated[str, Matching(GLOB, "a pattern of parameter names")]
-ModulePath = Annotated[str, Matching(r"[A-Za-z_]\w*(\.([A-Za-z_]\w*|\*))*", "a path of modules")]
-"""`*` stands for a layer index."""
+_ATTRIBUTE = rf"(?!(?:{'|'.join(keyword.kwlist)}|__\w*)(?!\w))[A-Za-z_]\w*"
+ModulePath = Annotated[str, Matching(rf"{_ATTRIBUTE}(\.({_ATTRIBUTE}|\*))*", "a path of modules")]
+"""`*` stands for a layer index. No part is a keyword of Python or begins with `__`: programs name it."""
 ModelName = Annotated[str, Matching(r"[A-Za-z0-9_.+-]+", "a model's name")]
 """A model's name; it may be the name of its config file."""
 Currency = Annotated[str, Matching(r"[A-Z]{3}", "a currency's code")]

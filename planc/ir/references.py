@@ -6,6 +6,7 @@ The graphs of planc's catalog need no check.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import prod
 
 from planc.ir.model import SLOTS, Model, passed_on
 from planc.ir.saved_by_code import elements_of
@@ -13,6 +14,7 @@ from planc.ir.saved_by_code import elements_of
 MOST_OPS, MOST_OPS_IN_ALL, MOST_PARAMETERS = 256, 4_000, 1_000
 """Limits on ops of one kind of block, ops of all kinds, and parameters. Checks compare the ops of a block pairwise, and
 no known model has a tenth of these."""
+MOST_ELEMENTS = 10**15
 OUTSIDE_MODEL = ("batch", "sequence", SLOTS)
 """Dims whose lengths come from the batch."""
 
@@ -27,14 +29,23 @@ def model_inconsistencies(model: Model) -> Iterator[str]:
     yield from unknown("size", ["layers"], model.sizes)
     yield from unknown("section", [*model.ops, *(s for p in model.params for s in p.sections)], sections)
     yield from unknown("section without ops", sections, model.ops)
-    dims = {*model.sizes, *OUTSIDE_MODEL}
+    dims = {*model.sizes, *(OUTSIDE_MODEL if "experts" in model.sizes else OUTSIDE_MODEL[:-1])}
     yield from unknown("dim", [d for p in model.params for d in p.dims], model.sizes)
     yield from unknown("dim", [d for t in model.tensors for d in t.dims], dims)
+    yield from _shapeless(model)
+    sized = {(dim,) for dim in model.sizes}
     for op in (op for ops in model.ops.values() for op in ops):
         if not op.inputs:
             yield f"the op `{op.name}` has no input"
         yield from unknown("tensor", [*op.inputs, op.output, *op.saves], model.tensor)
         yield from unknown("parameter", op.params, model.param)
+        if (
+            op.kind == "attention"
+            and {model.tensor[t].dims[-1:] for t in (*op.inputs[:1], op.output) if t in model.tensor} - sized
+        ):
+            yield f"the op `{op.name}` attends over heads without a width"
+        if op.kind == "loss" and [model.tensor[t].dtype == "int" for t in op.inputs if t in model.tensor][:1] == [True]:
+            yield f"the loss `{op.name}` has its targets first"
         yield from unknown("input", op.whole_of, op.inputs)
         yield from unknown("input or parameter", op.fixed, (*op.inputs, *op.params))
         for code in op.own_code:
@@ -52,6 +63,15 @@ def model_inconsistencies(model: Model) -> Iterator[str]:
         yield "a token is sent to more experts than there are"
     if any(not ops for ops in model.ops.values()):
         yield "a section has no ops"
+
+
+def _shapeless(model: Model) -> Iterator[str]:
+    """Yield a sentence if a parameter has no dims, one twice, or more elements than any has."""
+    for param in model.params:
+        if not all(param.shape_dims) or not param.dims or len({*param.dims}) != len(param.dims):
+            yield f"the parameter `{param.name}` has no dims, or one twice"
+        elif prod(model.sizes.get(d, 1) for d in param.dims) > MOST_ELEMENTS:
+            yield f"the parameter `{param.name}` has more elements than any has"
 
 
 def _unused(model: Model) -> Iterator[str]:

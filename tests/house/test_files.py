@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from planc.files import TooLargeError, open_regular, parse_json, read_bounded, read_json, read_text, write_atomically
+from planc.files import (
+    TooLargeError,
+    open_regular,
+    parse_json,
+    parse_toml,
+    read_bounded,
+    read_json,
+    read_text,
+    write_atomically,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 CALLS = {
@@ -108,6 +117,33 @@ def test_reading_is_bounded_and_tells_text_from_other_bytes(tmp_path: Path) -> N
             read_json(path, 10**6)
     with pytest.raises(ValueError, match="nested too deeply"):
         parse_json("[" * 100_000)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 1, "a": 1}', "NaN", "[-Infinity]", "1e400", str(2**64), "-" + "9" * 30, "[" * 10**5]
+)
+def test_json_that_nobody_can_mean_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        parse_json(text)
+
+
+def test_json_has_64_bits_and_says_what_stands_twice() -> None:
+    assert parse_json(f"[{2**64 - 1}, {-(2**63)}, 1e308]") == [2**64 - 1, -(2**63), 1e308]
+    assert str(parse_json("[NaN, 1e400]", finite=False)) == "[nan, inf]"
+    with pytest.raises(ValueError, match="'ab' stands twice"):
+        parse_json('{"x": [{"ab": 1, "c": 2, "ab": 3}]}')
+
+
+@pytest.mark.parametrize(
+    "text", ["a = nan", "a = [inf]", "a = 1e400", "a = 0x1" + "0" * 16, "a." * 10**5 + "b = 1", '"a" .' * 60 + "b = 1"]
+)
+def test_toml_that_nobody_can_mean_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        parse_toml(text)
+    assert parse_toml("a.b = 0xffff_ffff_ffff_ffff\nc = '" + "w. " * 99 + "'") == {
+        "a": {"b": 2**64 - 1},
+        "c": "w. " * 99,
+    }
 
 
 def test_a_device_is_written_into_and_stays(tmp_path: Path) -> None:

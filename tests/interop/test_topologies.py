@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import product
 from pathlib import Path
 
@@ -348,3 +349,37 @@ def test_a_machine_of_too_many_sentences_is_said_to_be(tmp_path: Path, capsys: p
     path.write_text("SwitchName=s1 Nodes=n[1-1500]\n")
     assert main(["graph", "--from", str(path), "--machine", "h100_node"]) == 1
     assert "E0117" in capsys.readouterr().out
+
+
+def _matrix(gpus: int) -> str:
+    names = [f"GPU{i}" for i in range(gpus)]
+    rows = [f"{one}\t" + "\t".join("X" if one == other else "PIX" for other in names) for one in names]
+    return "\n".join(["\t" + "\t".join(names), *rows]) + "\n"
+
+
+LONG = {
+    "empty lines": ("\n" * 300_000 + "x", "E1424"),
+    "hosts of many lists": ("SwitchName=s Nodes=" + ",".join(f"a{i}x[0-19999]" for i in range(2_000)), "E1424"),
+    "hosts of many lines": ("\n".join(f"SwitchName=s{i} Nodes=a{i}x[0-19999]" for i in range(2_000)), "E1424"),
+    "a long name of many hosts": (f"SwitchName=s Nodes={'a' * 900_000}[0-19999]", "E1424"),
+    "comments": ("<system>" + "<!--" * 200_000, "E1424"),
+    "devices": (
+        "TpuDevice(id=0, coords=(0,0,0)),\n" + "".join(f"TpuDevice(coords=({i},0,0)),\n" for i in range(9_000)),
+        "E1425",
+    ),
+    "GPUs at one switch": (_matrix(400), ""),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_texts_of_many_devices_take_no_square(name: str, tmp_path: Path) -> None:
+    text, code = LONG[name]
+    (tmp_path / "x.txt").write_text(text)
+    began = time.process_time()
+    if code:
+        with pytest.raises(PlanError) as raised:
+            read_topology(tmp_path / "x.txt", "h100_node")
+        assert raised.value.diagnostics[0].code == code
+    else:
+        read_topology(tmp_path / "x.txt", "h100_node")
+    assert time.process_time() - began < 4.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,3 +130,16 @@ def test_a_folder_without_one_run_is_refused(tmp_path: Path, capsys: pytest.Capt
         (tmp_path / f"{name}.metrics.jsonl").write_text("")
     assert main(["report", str(tmp_path), "-o", str(tmp_path / "x.html")]) == 2
     assert "2 metrics files: a.metrics.jsonl, b.metrics.jsonl" in capsys.readouterr().err
+
+
+def test_a_long_run_of_many_starts_is_a_page(tmp_path: Path) -> None:
+    """Steps that were taken twice, in linear time; a line of numbers that nobody means is no line."""
+    records = [r for n in range(1, 4_001) for r in (*([start(99.0 + n, n - 1)] if n % 2 else []), step(n, 100.0 + n))]
+    folder = written(tmp_path / "run", records)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"time": 1' + "0" * 400 + ', "kind": "step", "step": 1}\n')
+        file.write('{"time": 1, "kind": "step", "step": 1' + "0" * 400 + "}\n")
+    began = time.process_time()
+    page = run_page(folder, "")
+    assert time.process_time() - began < 3.0
+    assert page.losses.train.steps[-1] == 4_000 and len(page.losses.starts) <= 100

@@ -159,6 +159,13 @@ FORGED: dict[str, Callable[[Path], None]] = {
     "a longer history": with_history(**history(8)),
     "losses that are no numbers": with_history(losses=["a"] * 7),
     "losses that are not finite": with_history(losses=[float("nan")] * 7),
+    "losses that are words of logic": with_history(losses=[True] * 7),
+    "losses beyond fp32": with_history(losses=[1e308] * 7),
+    "norms below zero": with_history(grad_norms=[-1.0] * 7),
+    "seconds beyond 64 bits": with_history(seconds=[10**400] * 7),
+    "losses that stand twice": lambda c: replaced(
+        c, HISTORY, (c / HISTORY).read_bytes().replace(b"{", b'{"losses": [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], ', 1)
+    ),
     "held-out losses of later steps": with_history(held_out={"8": 1.0}),
 }
 

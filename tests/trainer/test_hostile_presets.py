@@ -19,6 +19,7 @@ from planc.diag import PlanError
 from planc.driver import examine
 from planc.ir.plan import Plan
 from planc.ir.program_shape import foreign
+from planc.ir.references import model_inconsistencies
 from planc.ir.saved_model import SavedModel, saved_path
 from planc.ir.target import TARGETS, Target
 from planc.language.framework_rules import settled
@@ -122,6 +123,27 @@ def test_an_op_graph_that_no_model_has_is_refused() -> None:
         built = Compiled(text, {saved_path("mine"): saved.text()}).read("x", 0)
         assert (built.plan is None) == bool(says), built.diagnostics
         assert not says or says in built.diagnostics[0].message, built.diagnostics
+
+
+@pytest.mark.parametrize("dims", [(), ((),), (("embed",), ("embed",)), (("embed", "ffn", "vocab", "heads", "layers"),)])
+def test_a_parameter_without_a_shape_is_refused(dims: tuple[tuple[str, ...], ...]) -> None:
+    model = planc.load(TINY).model
+    first, *rest = model.params
+    sizes = dict.fromkeys(model.sizes, 10**4) | {"layers": model.layers}
+    (said, *_) = model_inconsistencies(replace(model, sizes=sizes, params=(replace(first, shape_dims=dims), *rest)))
+    assert said.startswith(f"the parameter `{first.name}` has ")
+
+
+@pytest.mark.parametrize("word", ["class", "None", "lambda", "__class__", "layers.*.import", "layers.__init__.x"])
+def test_a_module_that_no_program_can_name_is_refused_as_it_is_read(word: str) -> None:
+    model = planc.load(TINY).model
+    first, *rest = model.ops["first"]
+    text = changed("model     llama_tiny", 'model from code "mine"')
+    for module in ("layers.*.classes", word):
+        ops = {**model.ops, "first": (replace(first, module=module), *rest)}
+        saved = SavedModel(made_from="x", source_sha256="", model=replace(model, ops=ops))
+        built = Compiled(text, {saved_path("mine"): saved.text()}).read("x", 0)
+        assert (built.plan is None) == (module == word), built.diagnostics
 
 
 def test_every_plan_comes_back_as_it_was(tmp_path: Path) -> None:
