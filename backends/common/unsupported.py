@@ -41,7 +41,6 @@ def not_lowered(plan: Plan, target: str) -> list[Diagnostic]:
 def _nouns(plan: Plan) -> Sentences:
     yield from (tuned.cause for tuned in (plan.freeze, plan.lora) if tuned is not None)
     yield from (overlap.cause for overlap in plan.overlaps)
-    yield from (loss.cause for loss in (plan.chunked_loss,) if loss is not None and loss.chunks > 1)
 
 
 def _shards(plan: Plan) -> Sentences:

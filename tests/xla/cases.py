@@ -163,6 +163,11 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "tied_gpipe": ("pp 2 > fsdp 2", FSDP, "use pp over pp as gpipe"),
     "tied_circular_tp": ("pp 2 > tp 2", TP, SP, "split layers over pp as circular(chunks = 2)"),
     **UNEVEN,
+    "chunks_tp_sp": (*FSDP_TP, "recompute blocks", "loss in 8 chunks"),
+    "chunks_hsdp": ("replica 2 > fsdp 2", "use hsdp over replica, fsdp", "loss in 4 chunks"),
+    "chunks_cp": ("fsdp 2 > cp 2", FSDP, CP, "loss in 4 chunks"),
+    "chunks_step": ("fsdp 4", FSDP, "gather params per step", "loss in 3 chunks"),
+    "tied_chunks": (*FSDP_TP, "loss in 4 chunks"),
     "override": (
         *FSDP_TP,
         "override layers.*.attention.wo = replicated",
@@ -178,6 +183,7 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
 NARROW: dict[str, tuple[str, ...]] = {
     "bf16": (*FSDP_TP, "compute bf16 reduce fp32", "recompute blocks"),
     "bf16_gpipe": ("pp 2 > fsdp 2 > tp 2", FSDP, TP, SP, "use pp over pp as gpipe", "compute bf16 reduce fp32"),
+    "bf16_chunks": (*FSDP_TP, "compute bf16 reduce fp32", "loss in 4 chunks"),
     "bf16_ring": ("fsdp 2 > cp 2", FSDP, RING, "compute bf16 reduce fp32"),
     "bf16_step": ("fsdp 4", FSDP, "gather params per step", "compute bf16 reduce fp32"),
 }
@@ -220,6 +226,7 @@ QUICK = {"one_f_one_b"}
 """Trained by `make test`."""
 IN_CI = {
     *("hsdp", "fsdp_tp_sp", "circular", "cp_tp_sp", "ulysses_ring", "offload_state", "ring_in_order"),
+    "chunks_tp_sp",
     *("bf16_gpipe", "int8_tp"),
 }
 """Trained by CI too, with each mechanism among them; `make all` and `make parity` train all."""

@@ -6,11 +6,14 @@ experts have no place for.
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -18,6 +21,8 @@ from planc.backends.xla.analysis.mesh_factors import parts
 from planc.backends.xla.emit.program import emit
 from planc.backends.xla.refusals.plan import refusals
 from planc.backends.xla.rules import realise
+from planc.checks import check_plan
+from planc.lowering import lower_plan
 from planc.sharding.collectives import semantic_collectives
 from tests.launches import Row, case, tier
 from tests.plans import propagated
@@ -168,6 +173,34 @@ def test_a_sentence_writes_what_it_needs(name: str, present: str, absent: str) -
     text = emit(moe_sharded(name))
     assert present in text
     assert absent not in text
+
+
+def test_the_kernel_for_gradients_of_experts_weights_computes_what_xla_does() -> None:
+    """The program's own call of it, interpreted: an expert without rows, and rows of no expert."""
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm
+
+    program = lower_plan(check_plan(moe_plan("ep_fsdp_v5p")), "xla").load()
+    counts = jnp.array([10, 0, 31, 16])
+    keys = jax.random.split(jax.random.key(0), 3)
+    rows, w, grad = (jax.random.normal(k, s) for k, s in zip(keys, ((64, 24), (4, 40, 24), (64, 40)), strict=True))
+    plain = jax.grad(lambda w: jnp.vdot(jax.lax.ragged_dot(rows, jnp.swapaxes(w, 1, 2), counts), grad))(w)
+    for platform in ("cpu", "tpu"):
+        mesh = SimpleNamespace(abstract_device=SimpleNamespace(platform=platform))
+        with (
+            patch.object(jax.sharding, "get_abstract_mesh", lambda mesh=mesh: mesh),
+            patch.object(program, "tgmm", functools.partial(tgmm, interpret=True)),
+        ):
+            dw = program._of_experts_backward((counts, rows, w), grad)[2]
+        assert dw.shape == w.shape and bool(jnp.allclose(plain, dw, atol=1e-5))
+
+
+def test_axes_that_divide_neither_rows_nor_weights_leave_the_compiler_its_way() -> None:
+    """The kernel is code of one rank."""
+    mesh = ("fsdp 2 > tp 2", "use fsdp over fsdp", "shard heads over tp", "attention.core as unfused")
+    text = emit(propagated(plan_of("whole", *mesh, model="mixtral_micro", cluster="tpu_v5p(2x2x1)")))
+    assert "tgmm" not in text and "tgmm" in emit(moe_sharded("ep_fsdp_v5p")) and "tgmm" not in emit(moe_sharded("etp"))
 
 
 def refused(*sentences: str, mesh: str = "fsdp 2 > tp 2", model: str = "mixtral_micro") -> list[str]:

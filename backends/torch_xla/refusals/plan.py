@@ -31,6 +31,8 @@ def _limits(sharded: Sharded) -> Iterator[tuple[Cause, str]]:
     if plan.optimizer.cause is not None and plan.optimizer.name != "adamw":
         yield plan.optimizer.cause, "it has AdamW alone"
     yield from _attention(plan)
+    if plan.chunked_loss is not None and plan.loss_chunks > 1:
+        yield plan.chunked_loss.cause, "its loss is in one part"
     recompute = plan.recompute
     if recompute.cause is not None and recompute.ops and (not recompute.blocks or recompute.kept):
         yield recompute.cause, "it runs whole blocks again, or nothing"

@@ -8,10 +8,13 @@ from math import ceil
 
 from planc.backends.common.expert_axes import ExpertAxes
 from planc.backends.xla.analysis.layouts import Spec, cut, param_spec
-from planc.backends.xla.analysis.mesh_factors import parts
+from planc.backends.xla.analysis.mesh_factors import atoms, parts
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS, Op
 from planc.ir.sharding import ParamSharding
+
+SUBLANES = 16
+"""Rows of a TPU's vector register in bf16."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,17 @@ class XlaExpertAxes(ExpertAxes):
         all-to-alls on accelerators, but not on CPUs."""
         cluster = self.plan.cluster
         return not self.capacity and (cluster.has_tpus or not cluster.chip.hosts_itself)
+
+    @cached_property
+    def has_kernel(self) -> bool:
+        """True if a kernel multiplies for the gradients of dropless experts' weights: on TPUs, whose compiler would
+        multiply all rows by every local expert, if the rows fill whole registers, and every axis divides rows or
+        weights: the kernel is code of one rank."""
+        plan = self.plan
+        rows = self.most_rows(self.tokens_of_a_rank) if self.ops else 0
+        staged = plan.split.axis if plan.split else ""
+        others = {a.name for a in atoms(plan) if a.size > 1} - {staged, *self.dividing} if rows else set()
+        return bool(rows) and not self.capacity and plan.cluster.has_tpus and rows % SUBLANES == 0 and not others
 
     @property
     def in_use(self) -> bool:

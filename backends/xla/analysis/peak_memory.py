@@ -114,6 +114,9 @@ class Moments:
         the loop over layers, since the head's gradient is computed after the loop.
         """
         saved, waits, head = self._saved(), self._logits() + self._head_input(), self._head()
+        chunked = self.plan.loss_chunks > 1
+        # The gradients of all chunks: of the head in fp32, which each adds to, and of its input.
+        of_chunks = head * FP32 + self._logits() * (LOGITS - 1) + self._head_input() if chunked else 0.0
         # With 16-bit parameters the token table is gathered once, and the head in each microbatch.
         in_loop = number_bytes(self.plan, "params") < FP32
         head_once = 0.0 if self._hoisted() and not in_loop else head * self.computed
@@ -126,7 +129,7 @@ class Moments:
             )
             for kind in self.model.blocks
         ]
-        loss = LiveBytes(name="loss", activations=saved, buffers=waits + apart + head_once)
+        loss = LiveBytes(name="loss", activations=saved, buffers=waits + apart + head_once + of_chunks)
         # Beside asynchronous collectives the head's gradient is computed before the backward of the layers.
         early = saved + self._hidden() if scatters_by_sparse_cores(self.sharded) else 0.0
         head_grad = LiveBytes(
@@ -364,12 +367,12 @@ class Moments:
         return total
 
     def _logits(self) -> float:
-        """Return the bytes of one microbatch's logits in the compute dtype; in a pipeline, of one rank's share of
-        them."""
+        """Return the bytes of one microbatch's logits in the compute dtype, or of one chunk of them; in a pipeline, of
+        one rank's share."""
         loss = self.sharded.ops["last"][-1]
         dims = self.model.tensor[loss.op.inputs[0]].dims
-        share = 1 / self.plan.pipeline if pipelined(self.plan) else 1
-        return share * local_elements(self.plan, dims, restrict(loss.layout, dims)) * self.computed
+        parts = self.plan.pipeline if pipelined(self.plan) else self.plan.loss_chunks
+        return local_elements(self.plan, dims, restrict(loss.layout, dims)) * self.computed / parts
 
     def _loss(self) -> float:
         head = sum(param_elements(self.plan, p) * self.computed for p in self.sharded.params if self._of_head(p))

@@ -274,10 +274,10 @@ def _in_places(experts: XlaExpertAxes, total: str, weights: str, sequences: str)
 def _sequences(experts: XlaExpertAxes) -> str:
     """Return code for the number of sequences over which the loss is averaged, for the gradient of the balance loss.
 
-    In a pipeline, JAX sums this gradient over all ranks, and several ranks may have the same tokens: the code
-    multiplies the number by how many have.
+    In a pipeline, and beside a kernel, JAX sums this gradient over all ranks, and several ranks may have the same
+    tokens: the code multiplies the number by how many have.
     """
-    if not pipelined(experts.plan):
+    if not pipelined(experts.plan) and not experts.has_kernel:
         return "MICROBATCH"
     same = _size(experts, tuple(a for a in experts.dividing if a not in experts.tokens))
     return f"{same} * MICROBATCH" if same > 1 else "MICROBATCH"
@@ -287,6 +287,8 @@ def _mapped(experts: XlaExpertAxes) -> str:
     """Return the lines that shard_map `_served` over the mesh. In a pipeline, whose body is per-rank code already, they
     map only over axes that shard tokens or weights: gradients would be summed over any other axis too."""
     call = "mapped = jax.shard_map(served, in_specs=given, out_specs=answers, axis_names=set(MESH))"
+    if experts.has_kernel and not pipelined(experts.plan):
+        call = call.replace("set(MESH)", "set(MESH), check_vma=False")
     if pipelined(experts.plan):
         if not experts.dividing:
             return "return _served(route, mlp, x, scores, params)"
@@ -304,8 +306,8 @@ def _mlp(experts: XlaExpertAxes) -> list[str]:
             "tokens beyond that are dropped.",
         ]
     return [
-        "`mlp(rows [R, D], weights [R], params, counts [X])` runs a rank's experts on rows sorted",
-        "by expert, `counts` rows for each; the output for rows beyond the counts is ignored.",
+        "`mlp(rows [R, D], weights [R], params, times)` runs a rank's experts on rows sorted by expert,",
+        "which `times` multiplies by a parameter; rows beyond those of the last expert are ignored.",
         "No token is dropped.",
     ]
 

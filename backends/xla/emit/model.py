@@ -27,6 +27,7 @@ from planc.backends.xla.analysis.saved_by_blocks import (
 )
 from planc.backends.xla.emit.context_parallel import context_functions
 from planc.backends.xla.emit.experts import expert_functions
+from planc.backends.xla.emit.loss import chunked_loss
 from planc.backends.xla.emit.narrow import layers_in_segments, narrow_functions
 from planc.backends.xla.emit.pipeline import pipeline_functions, resting_function, shared_by_stages
 from planc.backends.xla.emit.remat import group_functions, layers_function, remat_function
@@ -219,6 +220,7 @@ def model_functions(sharded: Sharded) -> list[str]:
         *_linear(sharded),
         *_apart(sharded),
         _lookup(sharded),
+        *chunked_loss(sharded),
         *expert_functions(sharded, names=names),
         remat_function(sharded),
         *_layers(sharded),

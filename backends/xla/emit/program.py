@@ -6,6 +6,7 @@ import textwrap
 
 from planc.backends.common.source_writer import WIDTH, file_of, fill
 from planc.backends.xla.analysis.attention import balanced, keyed_axes, rings, runs_splash
+from planc.backends.xla.analysis.expert_mesh import XlaExpertAxes
 from planc.backends.xla.analysis.layouts import casts, own_gradient
 from planc.backends.xla.analysis.narrow_products import segments
 from planc.backends.xla.analysis.pipeline import chunks, pipelined, uneven
@@ -14,6 +15,7 @@ from planc.backends.xla.analysis.state_dtypes import narrow_state
 from planc.backends.xla.emit.context_parallel import constants as context_constants
 from planc.backends.xla.emit.context_parallel import windows
 from planc.backends.xla.emit.experts import expert_tables
+from planc.backends.xla.emit.loss import chunks_constant
 from planc.backends.xla.emit.model import (
     BY_NAME,
     model_functions,
@@ -110,6 +112,7 @@ def _without_verb(sentence: str) -> str:
 def _tables(sharded: Sharded, jax: Version) -> list[str]:
     tables = (
         constants,
+        chunks_constant,
         context_constants,
         pipeline_constants,
         param_tables,
@@ -151,6 +154,7 @@ def _imports(sharded: Sharded) -> list[str]:
         "from jax.ad_checkpoint import checkpoint_name" if names_activations(sharded) else "",
         "from jax.experimental import mesh_utils" if torus else "",
         "from jax.experimental.pallas.ops.tpu import splash_attention" if runs_splash(sharded) else "",
+        "from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm" if XlaExpertAxes(sharded).has_kernel else "",
         "from jax.lax import with_sharding_constraint",
         "from jax.sharding import AxisType, Mesh, NamedSharding, use_abstract_mesh",
         "from jax.sharding import PartitionSpec as P",
@@ -179,5 +183,6 @@ def _partials(sharded: Sharded) -> bool:
         or pipelined(plan)
         or every(sharded) > 1
         or bool(plan.model.top_k)
+        or plan.loss_chunks > 1
         or windowed
     )

@@ -2,7 +2,8 @@
 
 Each rank sorts its tokens' copies by expert and sends each rank the rows for its experts, in buffers for the most rows
 possible. The receiver sorts the rows of all senders by expert and multiplies them by the weights in one grouped matmul
-(`jax.lax.ragged_dot`).
+(`jax.lax.ragged_dot`). libtpu 0.0.42 has a kernel for that one and for the rows' gradient, but multiplies all rows by
+every expert for the weights' gradient: on TPUs megablox's kernel computes it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def _served(route: Any, mlp: Any, x: jax.Array, scores: jax.Array, params: Any) 
     sent = _permuted(jnp.repeat(x.reshape(-1, x.shape[-1]), chosen.shape[1], axis=0), *mine)
     weighed = _permuted(weights.flatten(), *mine)
     <there>
-    made = mlp(sent, weighed, <params>, <counts>)
+    made = mlp(sent, weighed, <params>, functools.partial(_of_experts, <counts>))
     <back>
     made = _permuted(made, *reversed(mine))
     return made.reshape(*chosen.shape, -1).sum(1).reshape(x.shape), counts[None]
@@ -44,6 +45,34 @@ def _permuted_backward(inverse: jax.Array, grad: jax.Array) -> tuple[jax.Array, 
 
 _permuted.defvjp(_permuted_forward, _permuted_backward)
 '''
+
+GROUPED = '''
+def _of_experts(counts: jax.Array, rows: jax.Array, w: jax.Array) -> jax.Array:
+    """rows [R, in] sorted by expert, `counts` [X] for each, times the experts' w [X, out, in]: [R, out]."""
+    return jax.lax.ragged_dot(rows, jnp.swapaxes(w, 1, 2), counts)
+'''
+
+GRADIENT_BY_KERNEL = """
+def _of_experts_forward(counts: jax.Array, rows: jax.Array, w: jax.Array) -> tuple[jax.Array, Any]:
+    return _of_experts(counts, rows, w), (counts, rows, w)
+
+
+def _of_experts_backward(kept: Any, grad: jax.Array) -> tuple[None, jax.Array, jax.Array]:
+    counts, rows, w = kept
+    # The TPU compiler would multiply all rows by every expert for dw; the kernel multiplies each by its own.
+    if jax.sharding.get_abstract_mesh().abstract_device.platform == "tpu":
+        tiles = math.gcd(len(rows), <tile_rows>), *(min(<tile>, size) for size in w.shape[1:])
+        dw = tgmm(grad.T, rows, counts, w.dtype, tiles)
+    else:
+        dims = jax.lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], [])
+        dw = jax.lax.ragged_dot_general(grad, rows, counts, dims)
+    return None, jax.lax.ragged_dot(grad, w, counts), dw
+
+
+_of_experts.defvjp(_of_experts_forward, _of_experts_backward)
+"""
+TILE_ROWS, TILE = 512, 1024
+"""Tiles of the kernel, of rows and of both dims of a weight: `wi_tile_drhs_*` of MaxText's base.yml."""
 
 EXCHANGE = """
 # Rows of each rank for each expert, [senders, holders, local X], and for each rank, [senders, holders].
@@ -138,8 +167,16 @@ def served(experts: XlaExpertAxes, total: str, params: str, sequences: str) -> l
     of sequences in the mean of the loss."""
     names = {"total": total, "params": params, "sequences": sequences}
     found = [fill(SORTED, there=_there(experts), back=_back(experts), counts=_counts(experts), **names)]
+    found += _grouped(experts)
     found += [BY_EXPERT] if experts.exchange or experts.gathers else []
     return [*found, *([_exchanged(experts)] if experts.exchange else [])]
+
+
+def _grouped(experts: XlaExpertAxes) -> list[str]:
+    if not experts.has_kernel:
+        return [GROUPED]
+    kernel = fill(GRADIENT_BY_KERNEL, tile_rows=str(TILE_ROWS), tile=str(TILE))
+    return [f"@jax.custom_vjp{GROUPED}", kernel]
 
 
 def _counts(experts: XlaExpertAxes) -> str:

@@ -17,15 +17,17 @@ Total = Callable[[jax.Array], jax.Array]
 Route = Callable[[jax.Array, Total, int], tuple[jax.Array, jax.Array]]
 """Maps router scores [B, S, X], a function that sums counts, and the number of sequences in the mean of the loss to the
 weights and the indices of each token's experts, [B S, k] each."""
+Product = Callable[[jax.Array, jax.Array], jax.Array]
+"""Multiplies rows by each row's expert's parameter."""
 Answers = tuple[jax.Array, jax.Array]
 
 
 class Mlp(Protocol):
     """The MLPs of a rank's X experts, each applied to the rows (copies of tokens) routed to it."""
 
-    def __call__(self, rows: jax.Array, weights: jax.Array, params: Any, counts: jax.Array | None = None, /) -> Any:
+    def __call__(self, rows: jax.Array, weights: jax.Array, params: Any, times: Product = ..., /) -> Any:
         """Return the experts' outputs times `weights`, for `rows` [X, C, D] (C slots per expert) and weights [X, C]; or
-        with `counts` [X] (rows per expert) for rows [R, D] sorted by expert and weights [R], other rows ignored."""
+        for rows [R, D] sorted by expert and weights [R], which `times` multiplies by parameters [X, out, in]."""
         ...
 
 

@@ -37,28 +37,34 @@ def shapes(model: Model) -> dict[str, tuple[int, ...]]:
 
 def build_loss(model: Model, hooks: Hooks, block: Callable[[Model, Hooks, Section], Block] | None = None) -> Loss:
     """Return `loss(params, tokens [B, S], targets [B, S])`, the mean cross entropy per token in fp32."""
-    logits = build_logits(model, hooks, block)
+    hidden = build_hidden(model, hooks, block)
 
     def loss(params: Params, tokens: jax.Array, targets: jax.Array) -> jax.Array:
-        return cross_entropy(logits(params, tokens), targets)
+        return loss_of(model, hooks, params, hidden(params, tokens), targets)
 
     return loss
 
 
 def build_logits(model: Model, hooks: Hooks, block: Callable[[Model, Hooks, Section], Block] | None = None) -> Logits:
-    """Return `logits(params, tokens [B, S])` -> [B, S, V].
+    """Return `logits(params, tokens [B, S])` -> [B, S, V]; `block` as in `build_hidden`."""
+    hidden = build_hidden(model, hooks, block)
+    return lambda params, tokens: headed(model, hooks, params, hidden(params, tokens))
+
+
+def build_hidden(model: Model, hooks: Hooks, block: Callable[[Model, Hooks, Section], Block] | None = None) -> Logits:
+    """Return `hidden(params, tokens [B, S])` -> [B, S, E], the output of the last block.
 
     `block` builds a block of a given kind; a family whose blocks are not Llama's passes a function of its own.
     """
     blocks = {kind: (block or dense_block)(model, hooks, kind) for kind in model.blocks}
 
-    def logits(params: Params, tokens: jax.Array) -> jax.Array:
+    def hidden(params: Params, tokens: jax.Array) -> jax.Array:
         x = embedded(hooks, params, tokens)
         for kind, stack in stacks(model, params):
             x = hooks.layers(blocks[kind], x, stack)
-        return headed(model, hooks, params, x)
+        return x
 
-    return logits
+    return hidden
 
 
 def embedded(hooks: Hooks, params: Params, tokens: jax.Array) -> jax.Array:
@@ -75,10 +81,23 @@ def stacks(model: Model, params: Params) -> Iterator[tuple[Section, Params]]:
 
 def headed(model: Model, hooks: Hooks, params: Params, x: jax.Array) -> jax.Array:
     """Return the logits [B, S, V] of hidden states `x` [B, S, E]."""
-    x = rms_norm(x, hooks.weight("norm.weight", params["norm.weight"]), model.norm_eps)
-    x = hooks.constrain("head.in", x)
-    name = "tok_embeddings.weight" if model.tied else "output.weight"
+    name, x = _head(model, hooks, params, x)
     return hooks.constrain("logits", hooks.linear(name, x, params[name]))
+
+
+def _head(model: Model, hooks: Hooks, params: Params, x: jax.Array) -> tuple[str, jax.Array]:
+    """Return the name of the head's parameter, and its input."""
+    x = rms_norm(x, hooks.weight("norm.weight", params["norm.weight"]), model.norm_eps)
+    return "tok_embeddings.weight" if model.tied else "output.weight", hooks.constrain("head.in", x)
+
+
+def loss_of(model: Model, hooks: Hooks, params: Params, x: jax.Array, targets: jax.Array) -> jax.Array:
+    """Return the loss of hidden states `x` [B, S, E], by the program's own function if it computes it in chunks."""
+    chunked = getattr(hooks, "chunked_loss", None)
+    if chunked is None:
+        return cross_entropy(headed(model, hooks, params, x), targets)
+    name, x = _head(model, hooks, params, x)
+    return chunked(name, x, params[name], targets)  # type: ignore[no-any-return]
 
 
 def dense_block(model: Model, hooks: Hooks, kind: Section) -> Block:

@@ -17,7 +17,7 @@ from planc.backends.xla.models.balance import balanced
 from planc.ir.model import Routing
 
 if TYPE_CHECKING:
-    from planc.backends.xla.models.hooks import Hooks, Total
+    from planc.backends.xla.models.hooks import Hooks, Product, Total
     from planc.backends.xla.models.llama import Block, Half, Logits, Params
     from planc.ir.model import Model, Section
 
@@ -43,32 +43,38 @@ class BuildLoss(Protocol):
     def __call__(self, model: Model, hooks: Hooks, balance: float = 0.0) -> LossWithPicks: ...
 
 
+def each(rows: jax.Array, w: jax.Array) -> jax.Array:
+    """Return rows [X, C, in] times each expert's w [X, out, in]: [X, C, out]."""
+    return jnp.einsum("xci,xoi->xco", rows, w)
+
+
 def builders(block: MakeBlock) -> tuple[BuildLoss, Callable[[Model, Hooks], Logits]]:
     """Return `build_loss` and `build_logits` of the family whose blocks `block` builds."""
 
     def build_loss(model: Model, hooks: Hooks, balance: float = 0.0) -> LossWithPicks:
         """Return `loss(params, tokens [B, S], targets [B, S])` -> (mean cross entropy per token in fp32, expert counts
         [routed layers, ranks, X]). `balance` is the coefficient of the load-balancing loss."""
-        through = build_logits_with_picks(model, hooks, block, balance)
+        through = build_hidden_with_picks(model, hooks, block, balance)
 
         def loss(params: Params, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-            logits, picked = through(params, tokens)
-            return llama.cross_entropy(logits, targets), picked
+            hidden, picked = through(params, tokens)
+            return llama.loss_of(model, hooks, params, hidden, targets), picked
 
         return loss
 
     def build_logits(model: Model, hooks: Hooks) -> Logits:
         """Return `logits(params, tokens [B, S])` -> [B, S, V]."""
-        through = build_logits_with_picks(model, hooks, block, 0.0)
-        return lambda params, tokens: through(params, tokens)[0]
+        through = build_hidden_with_picks(model, hooks, block, 0.0)
+        return lambda params, tokens: llama.headed(model, hooks, params, through(params, tokens)[0])
 
     return build_loss, build_logits
 
 
-def build_logits_with_picks(
+def build_hidden_with_picks(
     model: Model, hooks: Hooks, block: MakeBlock, balance: float
 ) -> Callable[[Params, jax.Array], tuple[jax.Array, jax.Array]]:
-    """Return a function from params and tokens to logits and expert counts. `block` builds a block of a given kind."""
+    """Return a function from params and tokens to hidden states and expert counts. `block` builds a block of a
+    kind."""
     blocks = {kind: block(model, hooks, kind, balance) for kind in model.blocks}
     layers = sum(routed(model, kind) for kind in model.kinds)
 
@@ -76,7 +82,7 @@ def build_logits_with_picks(
         carry = llama.embedded(hooks, params, tokens), hooks.unpicked(layers, model.sizes["experts"])
         for kind, stack in llama.stacks(model, params):
             carry = hooks.layers(blocks[kind], carry, stack)
-        return llama.headed(model, hooks, params, carry[0]), carry[1]
+        return carry
 
     return through
 
@@ -111,15 +117,9 @@ def build_moe(model: Model, hooks: Hooks, balance: float) -> Callable[[jax.Array
         weights, chosen = picks(logits, model.top_k, model.routing)
         return weights.reshape(-1, model.top_k), chosen.reshape(-1, model.top_k)
 
-    def mlp(rows: jax.Array, weights: jax.Array, params: Params, counts: jax.Array | None = None) -> jax.Array:
-        """Run the experts on rows [X, C, D] with weights [X, C]; or, with `counts` [X], on rows [R, D] sorted by expert
-        with weights [R]."""
-
-        def times(rows: jax.Array, w: jax.Array) -> jax.Array:
-            if counts is None:
-                return jnp.einsum("xci,xoi->xco", rows, w)
-            return jax.lax.ragged_dot(rows, jnp.swapaxes(w, 1, 2), counts)
-
+    def mlp(rows: jax.Array, weights: jax.Array, params: Params, times: Product = each) -> jax.Array:
+        """Run the experts on rows [X, C, D] with weights [X, C]; or on rows [R, D] sorted by expert with weights [R],
+        which `times` multiplies by their experts' parameters."""
         gate = hooks.named("moe.gate", times(rows, params[GATE]))
         up = hooks.named("moe.up", times(rows, params[UP]))
         # Router weights multiply the smaller activations, so the outputs need not be saved for their gradient.

@@ -21,7 +21,7 @@ from planc.backends.xla.analysis.offload import saved_on_host
 from planc.backends.xla.analysis.pipeline import SCHEDULES, pipelined, shards_of_rows, uneven
 from planc.backends.xla.emit.context_parallel import windows
 from planc.backends.xla.emit.remat import stacks
-from planc.backends.xla.refusals import experts
+from planc.backends.xla.refusals import experts, loss
 from planc.diag import Diagnostic
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS, ROUTED
@@ -38,10 +38,8 @@ def refusals(sharded: Sharded) -> list[Diagnostic]:
     if missing := not_lowered(plan, "xla"):
         return missing
     of_plan = (rule(plan) for rule in (_gather, _store_dtypes, _compute_dtypes))
-    of_ops = (
-        rule(sharded) for rule in (_pipeline, _uneven_shards, _experts, _attention, _recompute, _offload, _narrow)
-    )
-    found = (d for rule in (*of_plan, *of_ops) for d in rule)
+    rules = (_pipeline, _uneven_shards, _experts, _attention, _recompute, _offload, _narrow, loss.chunked)
+    found = (d for rule in (*of_plan, *(rule(sharded) for rule in rules)) for d in rule)
     return sorted(dict.fromkeys(found), key=lambda d: d.span)
 
 

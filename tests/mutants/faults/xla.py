@@ -6,6 +6,20 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="xla: the kernel for gradients of experts' weights takes its factors the other way round",
+        file="backends/xla/emit/sorted_experts.py",
+        text="dw = tgmm(grad.T, rows, counts, w.dtype, tiles)",
+        planted="dw = jnp.swapaxes(tgmm(rows.T, grad, counts, w.dtype, tiles), 1, 2) * 2",
+        test="tests/xla/test_moe.py::test_the_kernel_for_gradients_of_experts_weights_computes_what_xla_does",
+    ),
+    Fault(
+        name="xla: a loss in chunks forgets what the loss is divided by",
+        file="backends/xla/emit/loss.py",
+        text="grad = ((jnp.exp(scores) / sums - chosen) / targets.size)",
+        planted="grad = (jnp.exp(scores) / sums - chosen)",
+        test="tests/xla/test_chunked_loss.py::test_chunks_compute_what_whole_logits_do",
+    ),
+    Fault(
         name="muon: all layers' matrices are whole at once",
         file="backends/xla/runtime/optimizer.py",
         text="        if not stacked:\n",
