@@ -12,7 +12,7 @@ from planc.language.verbs import let
 from planc.syntax import Tree, parse_text
 from planc.syntax.tree import Node, Sentence, Word
 
-Kind = Literal["order", "size", "sequences", "microbatch", "layout", "schedule", "recompute"]
+Kind = Literal["order", "size", "sequences", "microbatch", "layout", "schedule", "recompute", "loss"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ def _in_sentence(sentence: Sentence) -> Iterator[Free]:
         yield from _hole_at(node.parts[0], "layout", tuple(w.text for w in sentence.names(0)))
     elif sentence.verb == "recompute":
         yield from _hole_at(node.parts[0], "recompute")
+    elif sentence.verb == "loss":
+        yield from _hole_at(node.parts[-1], "loss")
     elif sentence.verb == "split":
         for method in node.nodes("method"):
             yield from _hole_at(method.parts[0], "schedule", (node.words("NAME")[1].text,))

@@ -76,7 +76,8 @@ class LayoutFamily(NamedTuple):
     """Number of pipeline ranks."""
     microbatches: int
     inside: tuple[object, ...]
-    """Cache key of the bytes of one sequence: recompute, and the axes inside a data-parallel rank."""
+    """Cache key of the bytes of one sequence: recompute, the loss's chunks, and the axes inside a data-parallel
+    rank."""
     order: int
     """Index of the axis order."""
     strides: tuple[int, ...]
@@ -156,12 +157,17 @@ class Bounds:
 
     @cached_property
     def variant_groups(self) -> list[tuple[int, ...]]:
-        """Groups of variants (values for `use ?` and `recompute ?`) that differ only in where state is stored, each
-        variant as its index in `space.variants`."""
+        """Groups of variants (values for `use ?`, `recompute ?` and `loss in ? chunks`) that differ only in where state
+        is stored, each variant as its index in `space.variants`."""
         found: dict[object, list[int]] = {}
-        for i, variant in enumerate(self.space.variants):
-            found.setdefault((variant.recompute, self._data[i], i if self._narrow else -1), []).append(i)
+        for i in range(len(self.space.variants)):
+            found.setdefault((self._inside_of(i), self._data[i], i if self._narrow else -1), []).append(i)
         return [tuple(variants) for variants in found.values()]
+
+    def _inside_of(self, variant: int) -> Hashable:
+        """Return what a variant recomputes if it is free, and the chunks of its loss."""
+        one = self.space.variants[variant]
+        return one.recompute, one.plan.loss_chunks
 
     def count(self, sizes: tuple[int, ...]) -> int:
         """Return the number of layouts on the mesh with these `sizes`."""
@@ -177,7 +183,7 @@ class Bounds:
             if axes not in known:
                 known[axes] = self.data_parallel(variants[0], sizes), *self._axes_of_figures(variants[0], sizes, order)
             data, inside, strides = known[axes]
-            what = (self.space.variants[variants[0]].recompute, inside)
+            what = (self._inside_of(variants[0]), inside)
             for sequences, microbatch in self.space.batches(data):
                 times = sequences // (data * microbatch)
                 yield LayoutFamily(variants, sizes, sequences, microbatch, ranks, times, what, order, strides)

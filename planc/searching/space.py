@@ -34,10 +34,12 @@ SCHEDULES = ("1f1b", "interleaved_1f1b", "interleaved_zero_bubble", "zbv", "dual
 keep more microbatches in flight."""
 RECOMPUTED = ("none", "{norms}", "attention.core", "attention.core, {norms}", "blocks")
 """Candidates for `recompute ?`: Megatron's selective recomputation, with and without the norms' outputs."""
+LOSS_CHUNKS = ("1", "4", "16")
+"""Candidates for `loss in ? chunks`, of which those count that divide the tokens of a sequence on a rank."""
 MOST_CHUNKS = 16
 MOST_MICROBATCH = 16
 MOST_VARIANTS = 2_000
-"""Maximum number of combinations of `use ?` and `recompute ?` values. Each is a plan of its own."""
+"""Maximum number of combinations of `use ?`, `recompute ?` and `loss in ? chunks`. Each is a plan of its own."""
 MOST_ORDERS = 5_040
 """Maximum number of axis orders: that of seven axes."""
 
@@ -53,7 +55,8 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Variant:
-    """One choice of values for `use ?` and `recompute ?`, and the plan with them, in which every other `?` is 1."""
+    """One choice of values for `use ?`, `recompute ?` and `loss in ? chunks`, and the plan with them, in which every
+    other `?` is 1."""
 
     plan: Plan
     values: Mapping[Span, str]
@@ -142,7 +145,7 @@ class Space:
         return tuple(found) or (names,)
 
     def _variants(self) -> Iterator[Variant]:
-        """Yield the plan for each choice of values for `use ?` and `recompute ?`."""
+        """Yield the plan for each choice of values for `use ?`, `recompute ?` and `loss in ? chunks`."""
         words = self._of_words()
         choices = prod(len(RECOMPUTED) if f.kind == "recompute" else len(self._choices(f)) for f in words)
         if choices > MOST_VARIANTS:
@@ -173,7 +176,7 @@ class Space:
         return ", ".join(covering((op.name for op in ops if op.kind == "norm"), ops))
 
     def _of_words(self) -> list[Free]:
-        return [f for f in self.free if f.kind in ("layout", "recompute")]
+        return [f for f in self.free if f.kind in ("layout", "recompute", "loss")]
 
     def _built(self, values: Mapping[Span, str]) -> Plan:
         """Return the plan with these values. Every other `?` is 1, and so are sizes that depend on it through a
@@ -190,6 +193,8 @@ class Space:
     def _choices(self, free: Free) -> tuple[str, ...]:
         if free.kind == "recompute":
             return tuple(word.format(norms=self._norms) for word in RECOMPUTED)
+        if free.kind == "loss":
+            return LOSS_CHUNKS
         return DATA_PARALLEL.get(len(free.axes), ("fsdp",))
 
     @cached_property
@@ -401,7 +406,8 @@ class Space:
             return f"{free.axes[0]} {value}"
         if free.kind == "layout":
             return value
-        return {"sequences": f"batch {value}", "schedule": value}.get(free.kind, f"{free.kind} {value}")
+        own = {"sequences": f"batch {value}", "schedule": value, "loss": f"loss in {value}"}
+        return own.get(free.kind, f"{free.kind} {value}")
 
     def _value(self, free: Free, point: Point) -> str:
         """Return the text that replaces the `?` described by `free` in the layout `point`."""
@@ -428,7 +434,7 @@ def _too_many_orders(free: Free, count: int) -> Diagnostic:
 
 
 def _too_many_variants(free: Free, choices: int) -> Diagnostic:
-    what = f"what is left open after `use` and `recompute` has {choices:,} choices, too many to search"
+    what = f"what is left open after `use`, `recompute` and `loss` has {choices:,} choices, too many to search"
     return Diagnostic("E0117", what, free.span, help=f"at most {MOST_VARIANTS:,}: write some of them")
 
 

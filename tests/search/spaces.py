@@ -13,7 +13,7 @@ from pathlib import Path
 
 from planc.driver import examine
 from planc.ir.target import AnyTarget
-from planc.searching.space import DATA_PARALLEL, MOST_MICROBATCH, Space
+from planc.searching.space import DATA_PARALLEL, LOSS_CHUNKS, MOST_MICROBATCH, Space
 from tests.random_plans.pieces import Dice
 
 MODELS = ("llama3_8b(layers = 4)", "llama3_8b(layers = 6)", "gpt3_6_7b(layers = 4)", "mixtral_8x7b(layers = 2)")
@@ -82,13 +82,18 @@ def _options(dice: Dice, sizes: dict[str, str]) -> list[str]:
     found = [dice.choice(("recompute ?", "recompute blocks")), f"realise as {dice.choice(frameworks)}"]
     found += [f"realise as {dice.choice(frameworks)}\ntarget {dice.choice(('cuda', 'xla'))}"]
     found += [f"overlap {dice.choice(sorted(sizes))} as {dice.choice(('none', 'async_matmul'))}"]
-    found += ["quantize attention as float8(rowwise)", f"target {dice.choice(('cuda', 'xla', 'none'))}"]
+    found += [
+        "loss in ? chunks",
+        "quantize attention as float8(rowwise)",
+        f"target {dice.choice(('cuda', 'xla', 'none'))}",
+    ]
     return found
 
 
 def _rough_size(text: str) -> int:
     free = text.count(" ?")
     words = 4 ** len(re.findall(r"use \?", text)) * (5 if "recompute ?" in text else 1)
+    words *= len(LOSS_CHUNKS) if "loss in ?" in text else 1
     return words * (30 if "as ?" in text else 1) * (6 if "microbatch ?" in text else 1) * 3 ** min(free, 4)
 
 
@@ -153,7 +158,7 @@ def filled(path: Path) -> Iterator[str]:
 
 def _words(text: str, sizes: dict[str, int], space: Callable[[], Space]) -> Iterator[str]:
     """With each choice of the other free words."""
-    free = re.findall(r"microbatch \?|use \? over [\w, ]+|recompute \?|as \?", text)
+    free = re.findall(r"microbatch \?|use \? over [\w, ]+|recompute \?|loss in \?|as \?", text)
     choices: list[list[str]] = []
     for place in free:
         if place.startswith("microbatch"):
@@ -163,6 +168,8 @@ def _words(text: str, sizes: dict[str, int], space: Callable[[], Space]) -> Iter
         elif place.startswith("recompute"):
             (hole,) = (f for f in space().free if f.kind == "recompute")
             choices.append(sorted({v.values[hole.span] for v in space().variants}))
+        elif place.startswith("loss"):
+            choices.append([*LOSS_CHUNKS])
         else:
             choices.append([p.text for p in space().pipelines(sizes["pp"]) if p is not None])
     for chosen in itertools.product(*choices):

@@ -59,6 +59,11 @@ SPACES = {
     "microbatch_pp": DENSE.replace("microbatch 1", "microbatch ?")
     + "mesh pp ? > fsdp ?\nuse fsdp over fsdp\n"
     + PIPELINE.format("1f1b"),
+    "loss": DENSE.replace("microbatch 1", "microbatch 4")
+    + "mesh pp ? > fsdp ? > tp ?\n"
+    + LAYOUT
+    + PIPELINE.format("1f1b")
+    + "recompute ?\nloss in ? chunks\n",
     "batch": DENSE.replace("32 x", "? x") + "mesh fsdp ? > tp ?\n" + LAYOUT,
     "overlapped": DENSE + "mesh fsdp ? > tp ?\n" + LAYOUT + "overlap tp as async_matmul\n",
     "gathered_once": DENSE + "mesh fsdp ? > tp ?\n" + LAYOUT + "gather params per step\n",
@@ -138,7 +143,18 @@ SPACES = {
 """Small ones, each with something else free."""
 LARGE = ("everything", "inner_order")
 """Those whose brute force takes long."""
-FOR_TARGETS = ["layout", "microbatch_pp", "hsdp", "nodes", "experts", "view", "torus", "pp_recompute", "order_alone"]
+FOR_TARGETS = [
+    "layout",
+    "microbatch_pp",
+    "hsdp",
+    "nodes",
+    "experts",
+    "view",
+    "torus",
+    "pp_recompute",
+    "loss",
+    "order_alone",
+]
 """Spaces with layouts that both targets lower."""
 MOST = 40
 
