@@ -6,7 +6,8 @@ backward holds three fp32 tensors of their size, that of a fused cross entropy t
 is there have the kernel, all of one publisher (IBM's fms-acceleration), and two are assumed. `use_liger_kernel`
 replaces head and loss by one kernel. PEFT keeps the matrices of a LoRA update in fp32 and casts their input
 (`autocast_adapter_dtype`). The optimizer is torch's AdamW over lists of tensors, which allocates all denominators at
-once (`_multi_tensor_adamw` in torch/optim/adamw.py). Accelerate's FSDP is version 1 unless `fsdp_version` is 2.
+once (`_multi_tensor_adamw` in torch/optim/adamw.py). Accelerate's FSDP is version 1 unless `fsdp_version` is 2. A
+token's weights multiply what its experts made (`MixtralSparseMoeBlock` in transformers/models/mixtral).
 """
 
 from planc.ir.policy import Policy
@@ -18,6 +19,7 @@ POLICY = Policy(
     loss_copies=2.0,
     frees_logits=True,
     fuses_head_and_loss=True,
+    weighs_outputs=True,
     eager=True,
     fixed_segments=True,
     fresh_grads=True,

@@ -3,7 +3,8 @@
 XLA overlaps tensor-parallel transfers with windowed einsums on TPUs; on GPUs the published scripts turn on its
 collective matmul. The casts around the loss are fused, and the logits' gradient overwrites the logits. A recomputed
 block and the logits are not in memory at the same time. A loop over layers gathers the parameters of one block at a
-time.
+time. A token's weights multiply what its experts made, so that the backward of a recomputed block makes it again
+(`RoutedMoE.unpermute` and `dense_matmul` of src/maxtext/layers/moe.py).
 """
 
 from planc.ir.policy import AMPERE, BLACKWELL, Policy
@@ -50,4 +51,5 @@ POLICY = Policy(
     sums_live_sets=False,
     tp_overlap_torus="windowed_einsum",
     expert_tile_rows=512,
+    weighs_outputs=True,
 )

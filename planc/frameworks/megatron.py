@@ -13,9 +13,10 @@ of a matmul's input.
 
 The workspaces are those of cuBLAS, Transformer Engine and random numbers: 0.1 GiB in 21 of its functional tests.
 Matmuls that overlap with tensor-parallel transfers have another cuBLAS workspace for each of 3 streams, those of
-experts one for each of 4 (transformer_engine/pytorch/cpp_extensions/gemm.py, `get_cublas_workspace`). The host takes 33
-us to start an expert's matmul (Transformer Engine, pull request 3134: 0.267 ms for eight experts of 128 tokens on
-Blackwell, where one kernel for all takes 0.069). The optimizer update first copies bf16 gradients to fp32, except with
+experts one for each of 4 (transformer_engine/pytorch/cpp_extensions/gemm.py, `get_cublas_workspace`). The host takes 69
+us to start the matmuls of experts and 25 for each (Transformer Engine, pull request 3134: 0.267 ms for eight experts of
+128 tokens on Blackwell, where one kernel for all takes 0.069), and for a float8 module twice as long as for one in bf16
+(issue 761). The optimizer update first copies bf16 gradients to fp32, except with
 the precision-aware optimizer, which alone has low-precision moments (megatron/core/optimizer/distrib_optimizer.py,
 `_copy_model_grads_to_main_grads`).
 """
@@ -51,7 +52,10 @@ POLICY = Policy(
     whole_blocks=True,
     scatters_sends_on=AMPERE,
     expert_streams=4,
-    expert_call_s=33e-6,
+    expert_call_s=25e-6,
+    experts_call_s=69e-6,
+    routes_op_by_op=True,
+    narrow_launches=2,
     overlap_streams=3,
     expert_bias_in_fp32=True,
     fuses_amax=True,

@@ -61,15 +61,26 @@ class Policy:
     expert_call_s: float = 0.0
     """Host time (s) to launch one expert's matmul if each is its own kernel: the host waits for the token counts and
     never runs ahead, unless another microbatch overlaps."""
+    experts_call_s: float = 0.0
+    """Host time (s) to call all of them, beside their launches."""
+    routes_op_by_op: bool = False
+    """True if tokens are routed and permuted in many small ops, each launched by the host."""
+    narrow_launches: int = 1
+    """Launches of an op that the host needs for a quantized matmul."""
+    graphs_on: tuple[str, ...] = ()
+    """Chips on which its own recipes launch layers with experts as CUDA graphs, all but the experts."""
     overlap_streams: int = 0
     """Streams of matmuls that overlap tensor-parallel transfers, each with a cuBLAS workspace, as are those of
     `expert_streams`."""
     expert_tile_rows: int = 0
     """Tile rows of the grouped matmul kernel of dropless experts on TPUs; a tile with rows of two experts is computed
     once for each. 0 if every expert starts a new tile."""
+    weighs_outputs: bool = False
+    """True if the outputs of experts are multiplied by the tokens' weights, whose gradients need them; False if the
+    smaller activation before the last matmul is."""
     expert_bias_in_fp32: bool = False
-    """True if the bias of an expert's last matmul is multiplied by the token's weight and added in fp32, op by op;
-    other biases are fused into the matmul."""
+    """True if the bias of an expert's last matmul is multiplied by the token's weight and added in fp32, op by op, and
+    the inputs of such an expert's gate are clamped op by op; other biases are fused into the matmul."""
     launch_wait_s: float = 0.0
     """Time (s) that the device waits for the host at each op of a pipeline, because launches block until the kernel
     ends."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from dataclasses import replace
+
 from planc.diag.fast_dataclass import dataclass
-from planc.ir.cache import cached_on
+from planc.frameworks import policy_of
+from planc.ir.cache import Cache, cached_on
 from planc.ir.model import Model, Op, Section
 from planc.ir.plan import Plan
 
@@ -39,9 +43,19 @@ def saved_without_recompute(model: Model, section: Section) -> tuple[str, ...]:
     return close(model, model.ops[section], set()).saved
 
 
-@cached_on(lambda plan, section: (plan.model.cache, (section, plan.recompute.ops, plan.recompute.kept)))
+def _key(plan: Plan, section: Section) -> tuple[Cache, Hashable]:
+    return plan.model.cache, (section, plan.recompute.ops, plan.recompute.kept, _weighs_outputs(plan))
+
+
+def _weighs_outputs(plan: Plan) -> bool:
+    return policy_of(plan.framework).weighs_outputs
+
+
+@cached_on(_key)
 def _replay(plan: Plan, section: Section) -> Replay:
     block = plan.model.ops[section]
+    if _weighs_outputs(plan):
+        block = tuple(replace(op, saves=(*op.inputs[:1], *op.saves)) if op.kind == "combine" else op for op in block)
     again = {o.name for o in block if (plan.recompute.blocks or _named(plan.recompute.ops, o))}
     again -= {o.name for o in block if _named(plan.recompute.kept, o)}
     found = close(plan.model, block, again)

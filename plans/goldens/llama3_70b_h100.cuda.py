@@ -1,6 +1,6 @@
 """llama3_70b_h100: llama3_70b over 512 devices.
 
-plan     llama3_70b_h100 (sha256 833246632980093e)
+plan     llama3_70b_h100 (sha256 032634135133aabe)
 mesh     pp 4 > fsdp 16 > tp 8
 cluster  64 x h100_node
 

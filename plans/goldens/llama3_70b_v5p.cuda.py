@@ -1,6 +1,6 @@
 """llama3_70b_v5p: llama3_70b over 256 devices.
 
-plan     llama3_70b_v5p (sha256 8c22d28561a58f67)
+plan     llama3_70b_v5p (sha256 b18476a779db4613)
 mesh     fsdp 64 > tp 4
 cluster  1 x tpu_v5p
 

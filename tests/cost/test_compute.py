@@ -9,7 +9,7 @@ import pytest
 from planc.costing.compute.attention import attention_efficiency, attention_s
 from planc.costing.compute.flops import op_bytes, op_flops
 from planc.costing.compute.gemm import fused_of, gemm_of, gemm_s, products_s
-from planc.costing.compute.section import dispatched_s, host_s, op_s, section_time
+from planc.costing.compute.section import dispatched_s, host_s, launches_s, op_s, section_time
 from planc.costing.compute.shapes import Gemm
 from planc.costing.machine.rates import memory_bytes_per_s
 from planc.costing.step.step_products import step_flops
@@ -154,6 +154,39 @@ def test_biases_of_experts_take_passes_of_their_own(tmp_path: Path) -> None:
     assert op_s(sharded, query, chip) == sum(products_s(sharded, query, chip, False))
 
 
+def test_megatron_clamps_the_inputs_of_a_biased_gate_first(tmp_path: Path) -> None:
+    """Its fused gate takes no limit: 16 bytes more an element forward and 20 backward, where experts have biases."""
+    text = DATA.replace("llama3_8b", "gpt_oss_20b")
+    own, other = sharded_of(tmp_path, text), sharded_of(tmp_path, text + "realise as megatron\n")
+    chip, gate = own.plan.cluster.chip, op_of(own, "moe.swiglu")
+    made = op_bytes(own, gate) / 3 / 2
+    for backward, each in ((False, 16), (True, 20)):
+        plain, clamped = (op_s(s, op_of(s, "moe.swiglu"), chip, backward=backward) for s in (own, other))
+        assert clamped - plain == pytest.approx(each * made / memory_bytes_per_s(chip))
+
+
+def test_the_host_launches_more_for_routing_and_for_float8(tmp_path: Path) -> None:
+    """In Megatron a layer with experts has many small ops for routing, and a float8 module takes twice a wide one's
+    launches; Bridge launches all but the experts as graphs on Blackwell. A product of experts
+    takes 69 us, and 25 for each of them."""
+    text = DATA.replace("llama3_8b", "mixtral_8x7b")
+    dispatch_s = 1.0
+
+    def asked(words: str, plan: str = text) -> float:
+        sharded = sharded_of(tmp_path, plan + words, dispatch_s=dispatch_s)
+        return launches_s(sharded, "block", sharded.plan.cluster.chip)
+
+    ops = len(sharded_of(tmp_path, text).ops["block"])
+    products_s = 2 * (69e-6 + 8 * 25e-6)
+    assert asked("") == ops
+    assert asked("realise as megatron\n") == pytest.approx(ops + 7 + 1 + products_s)
+    narrow = "quantize attention.q, attention.k, moe.down as float8\n"
+    assert asked("realise as megatron\n" + narrow) == pytest.approx(ops + 7 + 1 + 3 + products_s)
+    on_b200 = text.replace("h100", "b200") + "realise as bridge\n"
+    assert asked("", on_b200) == pytest.approx(4 + products_s)
+    assert asked(narrow, on_b200) == pytest.approx(5 + products_s)
+
+
 def test_ops_of_one_name_in_two_kinds_of_block_are_two(tmp_path: Path) -> None:
     """Attention that slides is faster than attention that does not."""
     sharded = sharded_of(tmp_path, DATA.replace("llama3_8b", "gpt_oss_20b"))
@@ -224,7 +257,7 @@ def test_experts_run_as_their_framework_runs_them(tmp_path: Path) -> None:
     tiles = 4 * 2048 // 256 * 4  # of 8192 x 8 / 128 = 512 rows in tiles of 128
     more = (1 + 0.4 * 132 / tiles) / (1 + 0.4 * 132 / (32 * tiles))
     assert seconds("realise as megatron\noverlap fsdp as dual_batch\n") / plain == pytest.approx(more, rel=0.01)
-    assert seconds("realise as megatron\n") == 128 * 33e-6  # the host starts each expert's product
+    assert seconds("realise as megatron\n") == 69e-6 + 128 * 25e-6  # the host starts each expert's product
 
     torus = text.replace("8 x h100_node", "tpu_v5p(4x4x4)").replace("microbatch 1", "microbatch 2")
     rows = [
@@ -305,9 +338,9 @@ def test_a_call_costs_the_host_whatever_hides(tmp_path: Path) -> None:
 def test_a_process_asks_for_its_ops_itself(tmp_path: Path) -> None:
     """Where no cores are counted the host's time and the kernels' add up; elsewhere the longer one counts."""
     chip = cluster_of("4 x cpu_local").chip
-    assert dispatched_s([3e-3, 1e-3], replace(chip, dispatch_s=1e-3)) == pytest.approx(6e-3)
-    assert dispatched_s([3e-3, 1e-3], replace(chip, dispatch_s=1e-3, cores=8)) == pytest.approx(4e-3)
-    assert dispatched_s([3e-3, 1e-3], replace(chip, dispatch_s=9e-3, cores=8)) == pytest.approx(18e-3)
+    assert dispatched_s([3e-3, 1e-3], 2e-3, chip) == pytest.approx(6e-3)
+    assert dispatched_s([3e-3, 1e-3], 2e-3, replace(chip, cores=8)) == pytest.approx(4e-3)
+    assert dispatched_s([3e-3, 1e-3], 18e-3, replace(chip, cores=8)) == pytest.approx(18e-3)
 
 
 def test_what_hides_slows_compute_down(tmp_path: Path) -> None:

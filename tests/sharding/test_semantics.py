@@ -58,6 +58,15 @@ def test_whole_blocks_run_to_their_end(tmp_path: Path) -> None:
     assert counts(plan)["reduce_scatter", "tp"] == 6 * plan.model.layers + 2
 
 
+def test_outputs_of_experts_that_are_weighed_are_made_again(tmp_path: Path) -> None:
+    """MaxText and transformers multiply what experts made by the tokens' weights, whose gradients need it."""
+    text = HEAD.replace("llama3_8b", "mixtral_8x7b") + BODY
+    own, weighs = (replay(plan_of(tmp_path, text + words)) for words in ("", "realise as maxtext\n"))
+    assert set(weighs.ops) - set(own.ops) == {"moe.down"} and weighs.saved == own.saved
+    kept = replay(plan_of(tmp_path, text.replace("blocks", "blocks except moe.down") + "realise as maxtext\n"))
+    assert "moe.returned" in kept.saved
+
+
 def test_tensor_parallel_without_sequence_parallel_reduces(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, HEAD.replace("batch     64", "batch     8") + "use fsdp over fsdp\nuse tp over tp\n")
     layers = plan.model.layers

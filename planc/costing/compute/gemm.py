@@ -190,8 +190,19 @@ def products_s(sharded: Sharded, o: OpSharding, chip: Chip, backward: bool) -> t
 
 def _started_s(sharded: Sharded, gemm: Gemm) -> float:
     """Return the host's seconds to launch one matmul per expert; 0 if another microbatch overlaps."""
-    beside = gemm.groups == 1 or runs_beside(sharded.plan)
-    return 0.0 if beside else gemm.groups * sharded.stack.policy.expert_call_s
+    policy, beside = sharded.stack.policy, gemm.groups == 1 or runs_beside(sharded.plan)
+    return 0.0 if beside or not policy.expert_call_s else policy.experts_call_s + gemm.groups * policy.expert_call_s
+
+
+def started_s(sharded: Sharded, o: OpSharding, *, backward: bool) -> float:
+    """Return the host's seconds to launch the matmuls of experts that op `o` of `sharded` is part of, one by one, in
+    the forward or the `backward`; 0 for other matmuls.
+
+    >>> started_s(sharded, ops["ffn.gate"], backward=False)
+    0.0
+    """
+    gemm, share = fused_of(sharded, o)
+    return share * _started_s(sharded, gemm) * (1 + backward)
 
 
 def runs_beside(plan: Plan) -> bool:

@@ -11,13 +11,22 @@ from dataclasses import replace
 
 from planc.costing.compute.attention import attention_s, attention_table
 from planc.costing.compute.flops import backward_of_code, cache_of, op_by_op, op_bytes, op_flops
-from planc.costing.compute.gemm import fused_of, matmul_op_s, product_table, runs_beside, update_s, weights_s
-from planc.costing.compute.quantize import product_dtype
+from planc.costing.compute.gemm import (
+    fused_of,
+    matmul_op_s,
+    product_table,
+    runs_beside,
+    started_s,
+    update_s,
+    weights_s,
+)
+from planc.costing.compute.quantize import product_dtype, quantized
 from planc.costing.compute.scan import scan_s
 from planc.costing.machine.op_tables import table_s
 from planc.costing.machine.rates import dtype_s_per_flop, memory_bytes_per_s
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.cache import cached_on
+from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import Chip
 from planc.ir.model import EXPERTS, Section
 from planc.ir.op_tables import table_of
@@ -47,17 +56,19 @@ def section_time(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
     ['2.0 ms', '4.1 ms', '0.2 ms', '1.8 ms']
     """
     plan, forward = sharded.plan, ops_s(sharded, section, chip)
-    rerun = dispatched_s(_rerun(sharded, section, chip, forward), chip)
+    rerun = dispatched_s(*_rerun(sharded, section, chip, forward), chip)
     return replace(_once_each(sharded, section, chip), recompute_s=rerun / plan.recompute.every)
 
 
-def _rerun(sharded: Sharded, section: Section, chip: Chip, forward: dict[str, float]) -> list[float]:
-    """Return the seconds of each op (or first matmul of a low-rank update) recomputed in the backward of `section`."""
+def _rerun(sharded: Sharded, section: Section, chip: Chip, forward: dict[str, float]) -> tuple[list[float], float]:
+    """Return the seconds of each op (or first matmul of a low-rank update) recomputed in the backward of `section`, and
+    those of the host for them."""
     if section not in sharded.model.blocks:
-        return []
+        return [], 0.0
     again = replay(sharded.plan, section)
     updates = [update_s(sharded, o, chip) for o in sharded.ops[section] if o.op.name in again.updates]
-    return [*(forward[name] for name in again.ops), *updates]
+    launched_s = launches_s(sharded, section, chip, only=again.ops) + len(updates) * chip.dispatch_s
+    return [*(forward[name] for name in again.ops), *updates], launched_s
 
 
 @cached_on(
@@ -65,23 +76,23 @@ def _rerun(sharded: Sharded, section: Section, chip: Chip, forward: dict[str, fl
 )
 def _once_each(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
     """Return the seconds of a section's forward and backward, without recompute."""
-    backward = ops_s(sharded, section, chip, backward=True).values()
-    backward_s = dispatched_s(backward, chip)
+    launched_s = launches_s(sharded, section, chip, backward=True)
+    backward_s = dispatched_s(ops_s(sharded, section, chip, backward=True).values(), launched_s, chip)
     return SectionTime(
-        forward_s=dispatched_s(ops_s(sharded, section, chip).values(), chip),
+        forward_s=dispatched_s(ops_s(sharded, section, chip).values(), launches_s(sharded, section, chip), chip),
         backward_s=backward_s,
-        weight_s=_weight_s(sharded, section, chip, backward_s, len(backward)),
+        weight_s=_weight_s(sharded, section, chip, backward_s, launched_s),
     )
 
 
-def _weight_s(sharded: Sharded, section: Section, chip: Chip, backward_s: float, launches: int) -> float:
+def _weight_s(sharded: Sharded, section: Section, chip: Chip, backward_s: float, launched_s: float) -> float:
     """Return the part of `backward_s` for weight gradients (wgrad). It and the rest both take at least the host's time
-    for their `launches`, so that neither gets longer when kernels get shorter."""
+    for their launches (`launched_s` together), so that neither gets longer when kernels get shorter."""
     kernels = [weights_s(sharded, o, chip) for o in sharded.ops[section] if o.op.kind == "matmul"]
     host_s = chip.dispatch_s * sum(s > 0 for s in kernels) / 2
     if chip.hosts_itself:
         return sum(kernels) + host_s
-    return min(max(sum(kernels), host_s), backward_s - (chip.dispatch_s * launches - host_s))
+    return min(max(sum(kernels), host_s), backward_s - (launched_s - host_s))
 
 
 def host_s(sharded: Sharded, section: Section, chip: Chip) -> tuple[float, float]:
@@ -93,13 +104,17 @@ def host_s(sharded: Sharded, section: Section, chip: Chip) -> tuple[float, float
     >>> host_s(sharded, "block", h100)  # at data-sheet rates a launch takes no time
     (0.0, 0.0)
     """
-    plan = sharded.plan
-    forward, backward = ops_s(sharded, section, chip), ops_s(sharded, section, chip, backward=True).values()
-    rerun = _rerun(sharded, section, chip, forward)
-    each_s = _launch_wait_s(sharded)
-    wait = dispatched_s(forward.values(), chip) - sum(forward.values()) + dispatched_s(backward, chip) - sum(backward)
-    again = dispatched_s(rerun, chip) - sum(rerun) + each_s * len(rerun)
-    return wait + each_s * (len(forward) + len(backward)), again / plan.recompute.every
+    plan, each_s = sharded.plan, _launch_wait_s(sharded)
+    forward = ops_s(sharded, section, chip)
+    passes = [
+        (list(ops_s(sharded, section, chip, backward=back).values()), launches_s(sharded, section, chip, backward=back))
+        for back in (False, True)
+    ]
+    waits = [
+        dispatched_s(kernels, launched_s, chip) - sum(kernels) + each_s * len(kernels)
+        for kernels, launched_s in (*passes, _rerun(sharded, section, chip, forward))
+    ]
+    return waits[0] + waits[1], waits[2] / plan.recompute.every
 
 
 @cached_on(
@@ -127,20 +142,52 @@ def _launch_wait_s(sharded: Sharded) -> float:
     return sharded.stack.policy.launch_wait_s if sharded.plan.pipeline > 1 else 0.0
 
 
-def dispatched_s(ops: Iterable[float], chip: Chip) -> float:
+def dispatched_s(ops: Iterable[float], launched_s: float, chip: Chip) -> float:
     """Return the seconds of consecutive ops: the longer of their kernels and the host's launches; the sum of both if
     the device is a CPU, which launches its own ops.
 
-    `ops` are the seconds of each op's kernels; `chip.dispatch_s` is the host's time to launch one op.
+    `ops` are the seconds of each op's kernels, `launched_s` those in which the host of `chip` launches them.
 
-    >>> from dataclasses import replace
-    >>> dispatched_s([3e-6, 1e-6], replace(h100, dispatch_s=5e-6))  # the device waits for the host
+    >>> dispatched_s([3e-6, 1e-6], 10e-6, h100)  # the device waits for the host
     1e-05
     """
-    seconds = tuple(ops)
-    if chip.hosts_itself:
-        return sum(seconds) + len(seconds) * chip.dispatch_s
-    return max(sum(seconds), len(seconds) * chip.dispatch_s)
+    return sum(ops) + launched_s if chip.hosts_itself else max(sum(ops), launched_s)
+
+
+ROUTED_LAUNCHES = {"route": (8, 4), "combine": (2, 1)}
+"""Ops' launches, forward and backward, that routing and permuting tokens take where a framework does it in ops of
+torch: about 60 and 10 forward (scores, top-k, maps and the balancing loss of `TopKRouter`, counts, permutation and
+exchange of `MoEAlltoAllTokenDispatcher`, megatron/core/transformer/moe), of 10 us each."""
+
+
+@cached_on(
+    lambda sharded, section, chip, backward=False, only=None: (cache_of(sharded, chip), (section, backward, only))
+)
+def launches_s(
+    sharded: Sharded, section: Section, chip: Chip, *, backward: bool = False, only: tuple[str, ...] | None = None
+) -> float:
+    """Return the host's seconds to launch the ops of `section` for one microbatch, or those called `only`.
+
+    `chip.dispatch_s` is its time for one op of the graph. Only experts count in a layer that has them if the framework
+    launches the rest as CUDA graphs.
+
+    >>> launches_s(sharded, "block", h100)  # at data-sheet rates a launch takes no time
+    0.0
+    """
+    ops = [o for o in sharded.ops[section] if only is None or o.op.name in only]
+    ops = [o for o in ops if o.op.has_backward or not backward]
+    captured = chip.name in sharded.stack.policy.graphs_on and any(o.op.kind == "route" for o in sharded.ops[section])
+    if captured:
+        ops = [o for o in ops if o.op.region == EXPERTS]
+    products_s = sum(started_s(sharded, o, backward=backward) for o in ops if o.op.kind == "matmul")
+    return products_s + chip.dispatch_s * sum(_launches(sharded, o, backward=backward) for o in ops)
+
+
+def _launches(sharded: Sharded, o: OpSharding, *, backward: bool) -> int:
+    policy = sharded.stack.policy
+    if policy.routes_op_by_op and o.op.kind in ROUTED_LAUNCHES:
+        return ROUTED_LAUNCHES[o.op.kind][backward]
+    return policy.narrow_launches if quantized(sharded.plan, o.op) else 1
 
 
 @cached_on(
@@ -166,7 +213,7 @@ def op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = False)
     if o.op.kind == "scan":
         return scan_s(sharded, o, chip, backward=backward)
     traffic = op_bytes(sharded, o) * BACKWARD_BYTES.get(o.op.kind, 1.0) if backward else op_bytes(sharded, o)
-    traffic *= _passes(sharded, o)
+    traffic = traffic * _passes(sharded, o) + _clamped_bytes(sharded, o, backward=backward)
     flops = op_flops(sharded, o) * (backward_of_code(o.op) if backward else 1.0)
     arithmetic = flops * dtype_s_per_flop(chip, sharded.plan.precision.compute)
     waits = 0.0 if backward or o.op.kind != "route" else _waits_for_counts(sharded) * chip.dispatch_s
@@ -180,6 +227,21 @@ def _passes(sharded: Sharded, o: OpSharding) -> float:
     if not op_by_op(sharded) or (o.op.kind == "norm" and policy.fuses_head_and_loss and plan.compiled("loss")):
         return 1.0
     return EAGER_PASSES.get(o.op.kind, 1.0) if len(o.op.inputs) > 1 or o.op.kind != "elementwise" else 1.0
+
+
+CLAMPED_BYTES = {False: 16, True: 20}
+"""Bytes moved per element of a gate whose two inputs are clamped before its kernel, forward and backward: both are read
+and written, and concatenated again; in the backward, each reads its input and a gradient and writes one, and the two
+are concatenated (Megatron-Core, `weighted_bias_quick_geglu_impl`, which gpt-oss uses)."""
+
+
+def _clamped_bytes(sharded: Sharded, o: OpSharding, *, backward: bool) -> float:
+    """Return the bytes moved to clamp the inputs of a gate of biased experts, where the framework does so op by op."""
+    policy, biased = sharded.stack.policy, f"{o.op.module}.w1.bias" in sharded.model.param
+    if not policy.expert_bias_in_fp32 or not biased or o.op.region != EXPERTS or o.op.kind != "elementwise":
+        return 0.0
+    made = tensor_bytes(sharded.plan, o.op.output, o.needs(o.op.output, sharded.model.tensor[o.op.output].dims))
+    return CLAMPED_BYTES[backward] * made / DTYPE_BYTES[sharded.plan.precision.compute]
 
 
 def _update_passes_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:

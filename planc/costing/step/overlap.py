@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from planc.costing.compute.gemm import weights_s
-from planc.costing.compute.section import dispatched_s, ops_s
+from planc.costing.compute.section import dispatched_s, launches_s, ops_s
 from planc.costing.step.shared_links import LinkSeconds, summed
 from planc.costing.step.transfers import Transfer
 from planc.ir.model import Section
@@ -113,7 +113,8 @@ def _free(sharded: Sharded, section: Section, phase: ActivationPhase) -> dict[st
             own_s -= of_weights_s
         free[o.op.kind] = free.get(o.op.kind, 0.0) + own_s
     if not chip.hosts_itself:
-        free[HOST] = dispatched_s(seconds.values(), chip) - sum(seconds.values())
+        launched_s = launches_s(sharded, section, chip, backward=phase == "backward", only=tuple(seconds))
+        free[HOST] = dispatched_s(seconds.values(), launched_s, chip) - sum(seconds.values())
     return free
 
 

@@ -437,8 +437,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="the host starts all experts at once",
         file="planc/costing/compute/gemm.py",
-        text="else gemm.groups * sharded.stack.policy.expert_call_s",
-        planted="else sharded.stack.policy.expert_call_s",
+        text="policy.experts_call_s + gemm.groups * policy.expert_call_s",
+        planted="policy.experts_call_s + policy.expert_call_s",
         test="tests/cost/test_compute.py::test_experts_run_as_their_framework_runs_them",
     ),
     Fault(

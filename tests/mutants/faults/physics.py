@@ -29,9 +29,30 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="the part for weights of a backward that the host launches is its kernels'",
         file="planc/costing/compute/section.py",
-        text="return min(max(sum(kernels), host_s), backward_s - (chip.dispatch_s * launches - host_s))",
+        text="return min(max(sum(kernels), host_s), backward_s - (launched_s - host_s))",
         planted="return sum(kernels)",
         test=f"{LAWS}::test_more_machine_or_less_to_do_is_never_slower",
+    ),
+    Fault(
+        name="the host launches a float8 module as fast as a wide one",
+        file="planc/costing/compute/section.py",
+        text="return policy.narrow_launches if quantized(sharded.plan, o.op) else 1",
+        planted="return 1",
+        test="tests/cost/test_compute.py::test_the_host_launches_more_for_routing_and_for_float8",
+    ),
+    Fault(
+        name="what experts made is weighed, and not made again",
+        file="planc/sharding/recompute.py",
+        text="if _weighs_outputs(plan):",
+        planted="if False:",
+        test="tests/sharding/test_semantics.py::test_outputs_of_experts_that_are_weighed_are_made_again",
+    ),
+    Fault(
+        name="a biased gate's inputs are clamped for nothing in the backward",
+        file="planc/costing/compute/section.py",
+        text="return CLAMPED_BYTES[backward] * made",
+        planted="return CLAMPED_BYTES[False] * made",
+        test="tests/cost/test_compute.py::test_megatron_clamps_the_inputs_of_a_biased_gate_first",
     ),
     Fault(
         name="compute that hides a ring hides the gathers of parameters too",
