@@ -7,7 +7,7 @@ i of plan B: it receives only the elements of its shards under B that it did not
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from dataclasses import replace
 from itertools import pairwise
 
 from planc.compare.shard_intervals import Runs, StoredLayout, layers_on_rank, length, shared, stored_layout
@@ -65,8 +65,8 @@ def resharding_bytes(
 
 @dataclass(frozen=True)
 class _Tensor:
-    """The weights or the optimizer state of a parameter, with the layouts before and after. `times` counts the arrays
-    with these layouts, such as two AdamW moments."""
+    """The weights or the optimizer state of parameters of the same sections, with the layouts before and after. `times`
+    counts the arrays with these layouts, such as two AdamW moments; `name` is one of the parameters."""
 
     name: str
     times: int
@@ -75,14 +75,16 @@ class _Tensor:
 
 
 def _tensors(before: Sharded, after: Sharded, rests: tuple[StateLayout, StateLayout]) -> Iterator[_Tensor]:
+    found: dict[tuple[object, ...], _Tensor] = {}
     for p in after.params:
         old = before.param[p.param.name]
-        found: dict[tuple[StoredLayout, StoredLayout], int] = {}
         times_of: dict[Noun, int] = {"params": 1, "optimizer": moments_of(before.plan, p.param.name)}
         for noun, times in times_of.items():
             pair = (stored_layout(before, old, noun, rests[0]), stored_layout(after, p, noun, rests[1]))
-            found[pair] = found.get(pair, 0) + times
-        yield from (_Tensor(p.param.name, times, *pair) for pair, times in found.items())
+            alike = (*pair, old.param.sections, p.param.sections)
+            one = found.setdefault(alike, _Tensor(p.param.name, 0, *pair))
+            found[alike] = replace(one, times=one.times + times)
+    return iter(found.values())
 
 
 def _of_rank(before: Sharded, after: Sharded, tensors: list[_Tensor], rank: int, had: bool) -> tuple[int, int]:
@@ -101,7 +103,6 @@ def _of_rank(before: Sharded, after: Sharded, tensors: list[_Tensor], rank: int,
     return needed * ELEMENT_BYTES, lacking * ELEMENT_BYTES
 
 
-@lru_cache(65536)
 def _overlap(one: tuple[Runs, ...], other: tuple[Runs, ...]) -> int:
     return _product(shared(a, b) for a, b in zip(one, other, strict=True))
 

@@ -11,7 +11,7 @@ from math import prod
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.backend import StateLayout
-from planc.ir.cache import Cache, cached_on
+from planc.ir.cache import cached_on
 from planc.ir.mesh import Axis
 from planc.ir.model import Param
 from planc.ir.plan import Noun, Plan
@@ -50,16 +50,25 @@ class StoredLayout:
 
     def piece(self, rank: int) -> tuple[Runs, ...]:
         """Return, for each storage dimension, the intervals of indices that `rank` holds."""
-        return self._piece(tuple(a.place_of(rank) for a in self.axes), rank)
+        return tuple([self._on_dim(dim, rank) for dim in range(len(self.used))])
 
     @cached_property
-    def _cache(self) -> Cache:
-        return Cache()
+    def _axes_of(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """For each storage dimension, the stride and the size of the axes that determine the intervals."""
+        inside = [[a for _, _, axes in cuts for a in axes] for cuts in self.used]
+        more = [self.stored if dim == self.on_dim else () for dim in range(len(self.used))]
+        return tuple(tuple((a.stride, a.size) for a in (*mine, *own)) for mine, own in zip(inside, more, strict=True))
 
-    @cached_on(lambda stored_layout, position, rank: (stored_layout._cache, position))
-    def _piece(self, position: tuple[int, ...], rank: int) -> tuple[Runs, ...]:
-        """Return the intervals that `rank` holds, cached by `position`, its coordinates along `axes`."""
-        return tuple(self._intervals(dim, rank) for dim in range(len(self.used)))
+    @cached_property
+    def _found(self) -> dict[tuple[int, ...], Runs]:
+        """Intervals by dimension and the coordinates along its axes."""
+        return {}
+
+    def _on_dim(self, dim: int, rank: int) -> Runs:
+        key = (dim, *[rank // stride % size for stride, size in self._axes_of[dim]])
+        if (runs := self._found.get(key)) is None:
+            runs = self._found[key] = self._intervals(dim, rank)
+        return runs
 
     def _intervals(self, dim: int, rank: int) -> Runs:
         runs: Runs = ((0, prod(length for length, _, _ in self.used[dim])),)
