@@ -12,6 +12,7 @@ from typing import Any
 from planc.costing import CostedPlan
 from planc.costing.machine.axis_orders import row_seconds
 from planc.costing.machine.group import device_group
+from planc.costing.routes.algorithms import machine_of
 from planc.costing.routes.busy import busy_seconds
 from planc.costing.routes.fabric import NoPathError
 from planc.diag.diagnostic import Diagnostic
@@ -89,8 +90,9 @@ def what_if(examined: Examined, texts: Sequence[str], target: AnyTarget | None =
         raise PlanError(examined.report.diagnostics)
     one: AnyTarget = target or examined.report.target or NO_TARGET
     before = _costed(examine(routed(plan), target=one, targets=()))
-    _try_each(plan.cluster, changes, texts)
-    smaller = _shrunk(_on(plan, changes), texts)
+    changed = _on(plan, changes)
+    _try_each(changed.cluster, texts)
+    smaller = _shrunk(changed, texts)
     try:
         after = examine(smaller, target=one, targets=())
     except NoPathError as error:
@@ -123,7 +125,8 @@ def _as_it_is(cluster: Cluster) -> tuple[Change, ...]:
     """Return a change without effect, which makes collectives routed over links."""
     if cluster.own_graph is not None:
         return ()
-    return (Change(kind="links", names=(machine_links(cluster).kinds[0].name,), value=1.0),)
+    one = replace(cluster, count=1)  # whose first links are those of all
+    return (Change(kind="links", names=(machine_links(one).kinds[0].name,), value=1.0),)
 
 
 def _on(plan: Plan, changes: tuple[Change, ...]) -> Plan:
@@ -140,11 +143,12 @@ def _found(code: str, message: str, texts: Sequence[str], line: int = 1, name: s
     return Diagnostic(code, message, span_of(texts[line - 1], line, name), help=help)
 
 
-def _try_each(cluster: Cluster, changes: Sequence[Change], texts: Sequence[str]) -> None:
-    """Raise PlanError for the first text whose change the machine does not allow."""
-    for line in range(1, len(changes) + 1):
+def _try_each(cluster: Cluster, texts: Sequence[str]) -> None:
+    """Raise PlanError for the first text whose change the machine does not allow. `cluster` has all changes."""
+    for line in range(1, len(cluster.changes) + 1):
+        last = line == len(cluster.changes)
         try:
-            machine_links(replace(cluster, changes=tuple(changes[:line])))
+            machine_of(cluster if last else replace(cluster, changes=cluster.changes[:line]))
         except ChangeError as error:
             near = nearest(error.name, error.legal, 1) if error.name else []
             shown = ", ".join(error.legal[:8]) + (", ..." if len(error.legal) > 8 else "")
@@ -154,7 +158,7 @@ def _try_each(cluster: Cluster, changes: Sequence[Change], texts: Sequence[str])
 
 def _shrunk(plan: Plan, texts: Sequence[str]) -> Plan:
     """Return the plan on the devices that remain: a data-parallel axis and the batch are smaller."""
-    left, mesh, cluster = len(machine_links(plan.cluster).devices), plan.mesh, plan.cluster
+    left, mesh, cluster = len(machine_of(plan.cluster).links.devices), plan.mesh, plan.cluster
     if left >= mesh.devices:
         return plan
     free = [a for a in plan.data_axes if a in mesh.sizes and not any(a in view.of for view in mesh.views)]
@@ -196,8 +200,6 @@ def busiest(costed: CostedPlan) -> tuple[str, float]:
     if not seconds_of:
         return "", 0.0
     if total:
-        from planc.costing.routes.algorithms import machine_of
-
         fabric = machine_of(plan.cluster).fabric
         arc = max(total, key=lambda one: float(f"{total[one]:.9g}"))  # the first of equal ones
         return fabric.arc_name(fabric.slowest_of(arc)), total[arc]

@@ -50,8 +50,11 @@ class _Builder:
         self.vertices.append(Vertex(name, kind, device, unit, **more))  # type: ignore[arg-type]
         return len(self.vertices) - 1
 
-    def _join(self, source: int, target: int, kind: LinkKind, count: float = 1) -> None:
-        self.cables.append(Cable(source, target, self.kinds.setdefault(kind, len(self.kinds)), count))
+    def _kind(self, kind: LinkKind) -> int:
+        return self.kinds.setdefault(kind, len(self.kinds))
+
+    def _join(self, source: int, target: int, kind: int, count: float = 1) -> None:
+        self.cables.append(Cable(source, target, kind, count))
 
     def _node(self, unit: int) -> list[int]:
         """Add the chips of node `unit`, each connected with the node's switch, which is returned; or, where its links
@@ -60,17 +63,19 @@ class _Builder:
         chips = cluster.shape[0]
         if link.links:
             found = [self._chip(f"node{unit}.chip{i}", unit * chips + i, unit) for i in range(chips)]
-            kind = _link_kind(link, link.latency_s, 1 / cluster.links_of_chip)
+            kind = self._kind(_link_kind(link, link.latency_s, 1 / cluster.links_of_chip))
             for one, other in combinations(found, 2):
                 self._join(one, other, kind)
             return found
         switch = self._add(
             f"node{unit}.switch", "switch", unit=unit, reduction=added_share(link.in_network_reduction, chips)
         )
+        own: int | None = None
         for i in range(chips):
             chip = self._chip(f"node{unit}.chip{i}", unit * chips + i, unit)
-            # Two such links are between two chips: each has half of the latency.
-            self._join(chip, switch, _link_kind(link, link.latency_s / 2, 1 / link.shared))
+            if own is None:  # Two such links are between two chips: each has half of the latency.
+                own = self._kind(_link_kind(link, link.latency_s / 2, 1 / link.shared))
+            self._join(chip, switch, own)
         return [switch]
 
     def _chip(self, name: str, number: int, unit: int, place: tuple[int, ...] = ()) -> int:
@@ -80,7 +85,7 @@ class _Builder:
         chip = self._add(name, "chip", number if dies == 1 else -1, unit, place=place)
         for j in range(dies if dies > 1 else 0):
             die = self._add(f"{name}.die{j}", "die", number * dies + j, unit)
-            self._join(die, chip, LinkKind(cluster.chip.name, cluster.chip.die_bandwidth_bytes_per_s, 0.0))
+            self._join(die, chip, self._kind(LinkKind(cluster.chip.name, cluster.chip.die_bandwidth_bytes_per_s, 0.0)))
         return chip
 
     def _slice(self, unit: int) -> list[int]:
@@ -91,7 +96,7 @@ class _Builder:
         for number, place in enumerate(product(*(range(n) for n in cluster.shape))):
             name = f"slice{unit}.chip" + "_".join(map(str, place))
             at[place] = self._chip(name, unit * prod(cluster.shape) + number, unit, place)
-        kind = _link_kind(cluster.link, cluster.link.latency_s)
+        kind = self._kind(_link_kind(cluster.link, cluster.link.latency_s))
         for place, chip in at.items():
             for d, length in enumerate(cluster.shape):
                 after = (*place[:d], (place[d] + 1) % length, *place[d + 1 :])
@@ -106,7 +111,9 @@ class _Builder:
         cluster, level = self.cluster, self.cluster.levels[0]
         switches = self._switches(0, len(units))
         inside_s = 0.0 if cluster.is_torus else cluster.link.latency_s / 2
-        near_s = inside_s if cluster.link.links else 0.0  # a switch has it already
+        near = _level_kind(level, inside_s if cluster.link.links else 0.0, level.rails)  # a switch has it already
+        far = _level_kind(level, level.latency_s / 2 - inside_s, level.rails)
+        near_kind, far_kind = self._kind(near), self._kind(far)
         for unit, ends in enumerate(units):
             leaf = switches[unit // level.width % len(switches)]
             hosts = cluster.hosts_per_node
@@ -114,8 +121,8 @@ class _Builder:
                 card = self._add(f"{cluster.unit}{unit}.nic{i}", "nic", unit=unit)
                 mine = ends[i * len(ends) // hosts : (i + 1) * len(ends) // hosts]
                 for end in mine:
-                    self._join(end, card, _level_kind(level, near_s, level.rails), level.rails)
-                self._join(card, leaf, _level_kind(level, level.latency_s / 2 - inside_s, level.rails), level.rails)
+                    self._join(end, card, near_kind, level.rails)
+                self._join(card, leaf, far_kind, level.rails)
         self._upper(switches, len(units))
 
     def _upper(self, switches: list[int], units: int) -> None:
@@ -129,8 +136,8 @@ class _Builder:
             above = self._switches(i, units)
             up = nodes * cluster.hosts_per_node
             below_s = cluster.levels[i - 1].latency_s
+            kind = self._kind(_level_kind(level, (level.latency_s - below_s) / 2, level.rails))
             for k, switch in enumerate(switches):
-                kind = _level_kind(level, (level.latency_s - below_s) / 2, level.rails)
                 self._join(switch, above[k // level.width % len(above)], kind, up * level.rails)
             switches = above
 

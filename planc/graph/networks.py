@@ -59,7 +59,12 @@ def exported(links: MachineLinks, suffix: str) -> str:
 
 
 def _json(links: MachineLinks) -> str:
-    return json.dumps(to_json(links), indent=1) + "\n"
+    """Return the graph as JSON, a line for each vertex and edge: with `indent` the library's slow encoder writes it."""
+    fields = to_json(links)
+    rows = {name: ",\n  ".join(map(json.dumps, fields.pop(name))) for name in ("nodes", "links")}
+    lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items()]
+    lines += [f' "{name}": [\n  {text}\n ]' if text else f' "{name}": []' for name, text in rows.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def to_json(links: MachineLinks) -> dict[str, Any]:
@@ -67,7 +72,10 @@ def to_json(links: MachineLinks) -> dict[str, Any]:
     import networkx as nx
 
     data = nx.node_link_data(network(links), edges="links")
-    return {"format": FORMAT, **json.loads(json.dumps(data))}
+    for node in data["nodes"]:
+        if "place" in node:
+            node["place"] = list(node["place"])
+    return {"format": FORMAT, **data}
 
 
 def _graphml(links: MachineLinks) -> str:
