@@ -9,9 +9,9 @@ from __future__ import annotations
 from math import prod
 
 from planc.backends.common.source_writer import beside, fill
-from planc.backends.xla.analysis.layouts import Spec, activation_spec
+from planc.backends.xla.analysis.layouts import Spec, activation_spec, param_spec
 from planc.backends.xla.analysis.mesh_factors import atoms
-from planc.backends.xla.emit.specs import spec_text
+from planc.backends.xla.emit.specs import axis_text, spec_text
 from planc.ir.sharding import Sharded
 
 CHUNKED_LOSS = '''
@@ -25,8 +25,8 @@ def chunked_loss(name: str, x: jax.Array, w: jax.Array, targets: jax.Array) -> j
 
 
 def _loss_forward(name: str, x: jax.Array, w: jax.Array, targets: jax.Array) -> tuple[jax.Array, Any]:
-    """The loss, and its gradients before sums over ranks: of x [chunks, P, R, T, E] and of w [R, P, V / P, E],
-    for P ranks with a part of the vocabulary and R with a part of the tokens."""
+    """The loss, and its gradients. P ranks have a part of the vocabulary, and R a part of the tokens: until all
+    chunks are summed, the gradients have dims for the ranks, [chunks, P, R, T, E] and [R, P, V / P, E]."""
     used = weight(name, w.astype(COMPUTE)).reshape(<parts>, -1, w.shape[1])
     words = jnp.arange(len(w)).reshape(used.shape[:2])
 
@@ -48,7 +48,14 @@ def _loss_forward(name: str, x: jax.Array, w: jax.Array, targets: jax.Array) -> 
     zeros = with_sharding_constraint(jnp.zeros((<ranks>, *used.shape), jnp.float32), <dw>)
     start = jnp.zeros((), jnp.float32), zeros
     (total, dw), dx = jax.lax.scan(chunk, start, (_in_chunks(x), _in_chunks(targets)))
-    return total, (dx, dw, x, w)
+    split = dx.reshape(LOSS_CHUNKS, -1, <batch>, <sequence>, len(x) // <batch>, x.shape[1] // <divided>, x.shape[2])
+    dx = jnp.moveaxis(split, (1, 2, 4, 3, 0), (0, 1, 2, 3, 4)).reshape(-1, *x.shape).sum(0)
+    # Summed here, not in the backward: until it is, each rank holds all of it.
+    dw = dw.astype(<reduce>).reshape(-1, *w.shape)
+    <apart>
+    dw = with_sharding_constraint(dw.sum(0), GRADS[_pattern(name)])
+    # The layers' backward waits for the sum.
+    return total, jax.lax.optimization_barrier((dx, dw.astype(w.dtype)))
 
 
 def _in_chunks(x: jax.Array) -> jax.Array:
@@ -59,15 +66,17 @@ def _in_chunks(x: jax.Array) -> jax.Array:
 
 
 def _loss_backward(name: str, kept: Any, grad: jax.Array) -> tuple[jax.Array, jax.Array, None]:
-    dx, dw, x, w = kept
-    split = dx.reshape(LOSS_CHUNKS, -1, <batch>, <sequence>, len(x) // <batch>, x.shape[1] // <divided>, x.shape[2])
-    moved = jnp.moveaxis(split, (1, 2, 4, 3, 0), (0, 1, 2, 3, 4)).reshape(-1, *x.shape)
-    summed = with_sharding_constraint((dw * grad).astype(<reduce>).sum(0).reshape(w.shape), GRADS[_pattern(name)])
-    return moved.sum(0) * grad.astype(x.dtype), summed.astype(w.dtype), None
+    dx, dw = kept
+    return dx * grad.astype(dx.dtype), dw * grad.astype(dw.dtype), None
 
 
 chunked_loss.defvjp(_loss_forward, _loss_backward)
 '''
+
+APART = """
+# First over the ranks that shard it, then over <axes>.
+dw = dw.reshape(<sizes>, *w.shape).sum(<stored>).reshape(-1, *w.shape)
+dw = with_sharding_constraint(dw, P(<copies>, *GRADS[_pattern(name)]))"""
 
 
 def loss_axes(sharded: Sharded) -> Spec:
@@ -90,6 +99,16 @@ def chunked_loss(sharded: Sharded) -> list[str]:
     batch, sequence, vocab = axes = loss_axes(sharded)
     ranks = (*batch, *sequence)
     count = [prod(sizes[a] for a in of) for of in axes]
+    head = next(o for o in reversed(sharded.ops["last"]) if o.op.kind == "matmul")
+    sharding = {a for of in param_spec(sharded.plan, sharded.param[head.op.params[0]], "grads") for a in of}
+    stored, copies = ([a for a in ranks if (a in sharding) == storing] for storing in (True, False))
+    apart = fill(
+        APART,
+        axes=" and ".join(copies),
+        sizes=", ".join(str(sizes[a]) for a in ranks),
+        stored=str(tuple(ranks.index(a) for a in stored)),
+        copies=axis_text(tuple(copies)) if copies else "",
+    )
     return [
         fill(
             CHUNKED_LOSS,
@@ -101,6 +120,7 @@ def chunked_loss(sharded: Sharded) -> list[str]:
             logits=spec_text((ranks, (), vocab, ())),
             dx=spec_text((vocab, ranks, (), ())),
             dw=spec_text((ranks, vocab, (), ())),
+            apart=apart.strip("\n") if stored and copies else "",
             reduce={"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}[sharded.plan.precision.reduce],
         )
     ]

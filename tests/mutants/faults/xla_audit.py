@@ -13,6 +13,14 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/xla/test_hlo.py::test_the_corpus_counts_what_the_programs_say",
     ),
     Fault(
+        name="xla audit: a table's gradient is summed in the dtype of reductions",
+        file="backends/xla/rules/fp32_embedding_sum.py",
+        text='if sharded.plan.store_dtype("params") == "fp32":',
+        planted='if sharded.plan.store_dtype("params") == "bf16":',
+        test="tests/xla/test_compiler_options.py"
+        "::test_a_tables_gradient_is_summed_in_fp32_though_the_plan_reduces_in_bf16",
+    ),
+    Fault(
         name="xla audit: a loop's matmuls count once",
         file="backends/xla/audit/inventory.py",
         text="FoundProduct(times * product_flops(",
