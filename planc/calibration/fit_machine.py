@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 from planc.calibration.fit import STEP, plain, rounded, shown, solved, with_field
 from planc.calibration.machine_tables import table_sentences, with_measured_tables, without_tables
 from planc.calibration.parameters import Parameter, Place
-from planc.calibration.probes import STREAMED, MeasuredProbe, MeasuredStep, neighbour_group, predicted_s
+from planc.calibration.probes import (
+    STREAMED,
+    MeasuredProbe,
+    MeasuredStep,
+    neighbour_group,
+    predicted_s,
+    predicted_seconds,
+)
 from planc.costing.machine.collective_time import ring_share
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.hardware import Cluster
@@ -62,7 +69,8 @@ class Calibrated:
     @property
     def far(self) -> tuple[str, ...]:
         """Names of the steps that the fitted model predicts with a relative error above `FAR`."""
-        return tuple(s.name for s in self.steps if abs(s.predicted_s(self.cluster) / s.seconds - 1) > FAR)
+        pairs = zip(self.steps, predicted_seconds(self.steps, self.cluster), strict=True)
+        return tuple(s.name for s, predicted_s in pairs if abs(predicted_s / s.seconds - 1) > FAR)
 
 
 def parameters_of(cluster: Cluster, *, tabled: bool = False) -> tuple[Parameter, ...]:
@@ -215,7 +223,7 @@ class _FitProblem:
         groups = {size: neighbour_group(cluster, size) for size in sizes}
         probed = [predicted_s(m.probe, cluster, groups) for m in self.probes]
         tabled = _with_tables_of(self.by_table, cluster)
-        return np.log(probed + [s.predicted_s(tabled) for s in self.steps])
+        return np.log(probed + predicted_seconds(self.steps, tabled))
 
     def loss(self, x: Array) -> float:
         import numpy as np

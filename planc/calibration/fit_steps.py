@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from planc.calibration.fit import SIGMA, STEP, rounded, shown, solved
 from planc.calibration.fit_machine import Calibrated
 from planc.calibration.parameters import NARROW, Parameter, Place
+from planc.calibration.probes import predicted_seconds
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.hardware import Cluster
 
@@ -58,8 +59,9 @@ class FromSteps:
 
     def errors(self) -> tuple[tuple[float, float], ...]:
         """Return each step's relative error (predicted over measured seconds, minus one) before and after the fit."""
-        pairs = zip(self.found.steps, self.before_s, strict=True)
-        return tuple((s / one.seconds - 1, one.predicted_s(self.found.cluster) / one.seconds - 1) for one, s in pairs)
+        steps = self.found.steps
+        rows = zip(steps, self.before_s, predicted_seconds(steps, self.found.cluster), strict=True)
+        return tuple((before / s.seconds - 1, after / s.seconds - 1) for s, before, after in rows)
 
     def changed(self) -> Calibrated:
         """Return the result with only the parameters whose text in the hardware file (three digits) changes."""
@@ -123,8 +125,7 @@ def _at(parameter: Parameter, now: float) -> Parameter:
 
 
 def _seconds(cluster: Cluster, steps: Sequence[MeasuredStep], parameters: Sequence[Parameter], x: Array) -> list[float]:
-    there = _put(cluster, parameters, x)
-    return [s.predicted_s(there) for s in steps]
+    return predicted_seconds(steps, _put(cluster, parameters, x))
 
 
 def _slopes(

@@ -140,10 +140,14 @@ def runs_of_table(
 
     steps: list[MeasuredStep] = []
     peaks: list[tuple[float, float] | None] = []
+    costs: dict[tuple[str, AnyTarget | None], CostedPlan] = {}  # a plan has many rows
     for run in read_table(path):
         receipt = read_receipt(path.parent / run.receipt) if run.receipt else None
         ran = next((t for t in TARGETS if receipt and receipt.target == t), None)
-        costed = _costed(path.parent / run.plan, target or ran)
+        key = run.plan, target or ran
+        if key not in costs:
+            costs[key] = _costed(path.parent / run.plan, key[1])
+        costed = costs[key]
         if other := steps and _other_machine(costed.sharded.plan.cluster, steps[0].sharded.plan.cluster):
             raise unusable_table(path, run.line, f"{run.plan} is on {other}")
         seconds = receipt.step_time_s if receipt else run.seconds or 0.0

@@ -11,7 +11,7 @@ from typing import Any
 from planc.calibration.fit import rounded, shown
 from planc.calibration.fit_machine import FAR, Calibrated
 from planc.calibration.fit_steps import FromSteps
-from planc.calibration.probes import MeasuredProbe
+from planc.calibration.probes import MeasuredProbe, predicted_seconds
 from planc.cli.views.report_text import strong
 from planc.cli.views.table import table
 from planc.picture.units import seconds, size
@@ -36,9 +36,9 @@ def facts(found: Calibrated, before_s: Sequence[float] = ()) -> dict[str, Any]:
                 "target": s.target,
                 "measured_s": s.seconds,
                 "before_s": b,
-                "fitted_s": s.predicted_s(found.cluster),
+                "fitted_s": fitted_s,
             }
-            for s, b in zip(found.steps, before, strict=True)
+            for s, b, fitted_s in zip(found.steps, before, predicted_seconds(found.steps, found.cluster), strict=True)
         ],
         "far": [*found.far],
     }
@@ -62,8 +62,8 @@ def lines(found: Calibrated, width: int) -> Iterator[str]:
         yield ""
         yield strong("whole steps")
         steps = [
-            [s.name, seconds(s.seconds), seconds(p := s.predicted_s(found.cluster)), f"{p / s.seconds - 1:+.1%}"]
-            for s in found.steps
+            [s.name, seconds(s.seconds), seconds(p), f"{p / s.seconds - 1:+.1%}"]
+            for s, p in zip(found.steps, predicted_seconds(found.steps, found.cluster), strict=True)
         ]
         yield from table(("", "measured", "fitted", "error"), steps, left=1)
         yield from _far(found)
