@@ -88,3 +88,13 @@ def test_the_command_shows_and_writes(tmp_path: Path, capsys: pytest.CaptureFixt
     assert len(json.loads(capsys.readouterr().out)["nodes"]) == 81
     with pytest.raises(SystemExit):
         main(["graph", str(plan), "-o", "m.png"])
+
+
+def test_a_machine_of_a_million_devices_is_not_written_one_by_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (HEAD + BODY).replace("8 x h100_node", "131072 x h100_node").replace("fsdp 8", "fsdp 131072")
+    path = written(tmp_path, text.replace("64 x 8192", "131072 x 8192"))
+    assert main(["graph", str(path), "-o", str(tmp_path / "g.json")]) == 2
+    told = capsys.readouterr()
+    assert "1,048,576 devices, and at most 200,000" in told.err and not told.out and not (tmp_path / "g.json").exists()
