@@ -17,7 +17,8 @@ def initial(name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Seeded by the name; norms near one."""
     stream = np.random.default_rng(list(name.encode()))
     values = stream.standard_normal(shape, dtype=np.float32)
-    return 1 + 0.1 * values if len(shape) == 1 else 0.08 * values
+    is_norm = len(shape) == 1 and not name.endswith(".bias")
+    return 1 + 0.1 * values if is_norm else 0.08 * values
 
 
 def batches(plan: Plan, steps: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -90,6 +90,13 @@ FINE_TUNED: dict[str, tuple[str, ...]] = {
     "lora_tp_alone": ("tp 4", "shard heads over tp", SP, LORA),
     "lora_one_matrix": ("fsdp 2 > tp 2", FSDP, NO_VOCAB, SP, "lora rank 4 on attention.v", "recompute blocks"),
     "lora_norms_too": ("fsdp 2 > tp 2", FSDP, TP, SP, LORA, "freeze model except norms, head"),
+    "lora_tied": ("fsdp 4", FSDP, LORA_ALL),
+    "lora_tied_tp_sp": ("fsdp 2 > tp 2", FSDP, TP, SP, LORA_ALL, "recompute blocks"),
+    "lora_qwen2_micro": ("fsdp 4", FSDP, LORA_ALL),
+    "lora_qwen2_micro_tp": ("fsdp 2 > tp 2", FSDP, TP, LORA_ALL),
+    "lora_qwen2_micro_tp_sp": ("fsdp 2 > tp 2", FSDP, TP, SP, LORA_ALL, "recompute blocks"),
+    "tied_head_alone": ("fsdp 2 > tp 2", FSDP, TP, SP, "freeze model except head"),
+    "tied_frozen_head": ("fsdp 2 > tp 2", FSDP, TP, SP, "freeze head"),
     "frozen_embedding": ("fsdp 4", FSDP, "freeze embedding"),
     "frozen_embedding_tp_sp": ("fsdp 2 > tp 2", FSDP, TP, SP, "freeze embedding, norms", "recompute blocks"),
     "frozen_attention": ("replica 2 > fsdp 2", "use hsdp over replica, fsdp", "freeze attention"),
@@ -324,7 +331,7 @@ QUICK = {
 }
 """Trained by `make test`."""
 IN_CI = {
-    *("hsdp", "fsdp_step", "lora_fsdp_tp_recompute", "dualpipev", "ring_tp", "ulysses_fsdp", "offload"),
+    *("hsdp", "fsdp_step", "lora_tied_tp_sp", "lora_qwen2_micro_tp", "dualpipev", "ring_tp", "ulysses_fsdp", "offload"),
     *("keep_attention_cp", "float8_rowwise_tp", "state_bf16", "tied_1f1b", "1f1b", "cp_stored", "one_key"),
     *("eight_microbatches", "chunks", "chunks_1f1b", "chunks_tied_tp_sp"),
 }
@@ -359,7 +366,7 @@ def case(name: str) -> Plan:
     """The plan of a named layout."""
     mesh, *sentences = LAYOUTS[name]
     microbatch = 2 if name in STATE or name == "state_bf16" or any(part in name for part in TWO_AT_A_TIME) else 4
-    model = next((m for m in ("mistral_micro", "qwen3_micro") if m in name), "llama_micro")
+    model = next((m for m in ("mistral_micro", "qwen3_micro", "qwen2_micro") if m in name), "llama_micro")
     if "tied" in name:
         model = f"{model}_tied"
     tokens = 24 if "llama_micro" in model else 32

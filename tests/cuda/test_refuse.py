@@ -169,7 +169,6 @@ def test_it_refuses_to_fine_tune_beside_what_it_knows_no_program_for(name: str, 
     ("model", "sentences", "says"),
     [
         ("mixtral_micro", ("lora rank 4 on attention",), "has experts"),
-        ("llama_micro_tied", ("freeze embedding",), "uses the embedding's weight"),
         ("llama_micro", (SP, "shard heads over tp", "lora rank 4 on ffn"), ""),
     ],
 )

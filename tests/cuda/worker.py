@@ -54,7 +54,8 @@ def initial(name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Seeded by the name; norms near one."""
     stream = np.random.default_rng(sum(ord(c) * 31**i for i, c in enumerate(name)) % 2**63)
     values = stream.standard_normal(shape, dtype=np.float32)
-    return 1 + 0.1 * values if len(shape) == 1 else 0.08 * values
+    is_norm = len(shape) == 1 and not name.endswith(".bias")
+    return 1 + 0.1 * values if is_norm else 0.08 * values
 
 
 def train(session: Any, plan: Plan, observer: Any = None) -> dict[str, Any]:

@@ -45,6 +45,7 @@ def test_an_update_has_two_matrices_and_all_else_is_frozen(tmp_path: Path) -> No
         ("kv_heads", ("attention.k", "attention.v")),
         ("ffn", ("ffn.gate", "ffn.up", "ffn.down")),
         ("attention.q, ffn.down", ("attention.q", "ffn.down")),
+        ("q_proj, o_proj, up_proj", ("attention.q", "attention.out", "ffn.up")),
     ],
 )
 def test_matmuls_are_named_by_a_dim_or_by_their_ops(tmp_path: Path, words: str, ops: tuple[str, ...]) -> None:

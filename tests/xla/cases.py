@@ -118,6 +118,10 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "splash_core": ("fsdp 4", FSDP, SPLASH, "recompute attention.core"),
     "splash_whole_keys": ("tp 8", "shard heads over tp", "replicate kv_heads over tp", SPLASH),
     "splash_keys_of_two_ranks": ("a 4 > b 2", "shard heads over a, b", "replicate kv_heads over b", SPLASH),
+    "fsdp_tp_sp_qwen2": FSDP_TP,
+    "one_f_one_b_qwen2": ("pp 2 > fsdp 2 > tp 2", FSDP, TP, SP, "use pp over pp as 1f1b"),
+    "ring_qwen2": ("fsdp 2 > cp 2 > tp 2", FSDP, RING, TP, SP),
+    "ulysses_qwen2": ("fsdp 2 > cp 2 > tp 2", FSDP, "use ulysses over cp", "shard heads, ffn over tp"),
     "splash_mistral": (*FSDP_TP, SPLASH, "recompute blocks"),
     "long_splash_cp": ("cp 4", CP, SPLASH, "recompute blocks"),
     "long_splash_cp_in_order": (
@@ -233,10 +237,10 @@ IN_CI = {
 
 
 def plan_of(name: str, mesh: str, *sentences: str, batch: str = BATCH, **more: Any) -> Plan:
-    """A plan of `tests.plans.cpu_plan`, with two sequences a microbatch; `tied` or `mistral` in its name is of its
-    model."""
+    """A plan of `tests.plans.cpu_plan`, with two sequences a microbatch; `tied`, `mistral` or `qwen2` in its name is
+    of its model."""
     model = "llama_micro_tied" if name.startswith("tied") else "llama_micro"
-    model = "mistral_micro" if name.endswith("mistral") else model
+    model = next((f"{m}_micro" for m in ("mistral", "qwen2") if name.endswith(m)), model)
     if name in UNEVEN:
         model = model.replace("llama_micro", "llama_micro_tied" if "tied" in name else "llama_micro") + "(vocab = 137)"
         batch = "12 x 24 tokens microbatch 1" if "fsdp" in name else batch

@@ -27,15 +27,20 @@ def _lora(roles: AxisRoles) -> str:
     assert roles.plan.lora is not None
     model = roles.sharded.model
     paths = dict.fromkeys(relative(op.module) for kind in model.blocks for op in model.ops[kind] if op.update)
+    biased = any(f"{op.module}.bias" in model.param for kind in model.blocks for op in model.ops[kind] if op.update)
+    bias = "None if layer.bias is None else part(layer.bias)" if roles.tensor else "layer.bias"
     text = fill(
         LORA,
-        parts="weight, a, b = (part(p) for p in (layer.weight, layer.lora_a, layer.lora_b))" if roles.tensor else WHOLE,
+        sum="x W^T + bias" if biased else "x W^T",
+        bias=f", {bias}" if biased else "",
+        parts=PARTS if roles.tensor else WHOLE,
         cause=because(roles.plan.lora.cause),
         paths=call("updated = {", [python_string(path) for path in paths], depth=1),
     )
     return f"{PART.strip()}\n\n\n{text}" if roles.tensor else text
 
 
+PARTS = "weight, a, b = (part(p) for p in (layer.weight, layer.lora_a, layer.lora_b))"
 WHOLE = "weight, a, b = layer.weight, layer.lora_a, layer.lora_b"
 
 PART = '''
@@ -49,10 +54,10 @@ def part(parameter: torch.Tensor) -> torch.Tensor:
 
 LORA = '''
 def with_update(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-    """x W^T + LORA_SCALE x A^T B^T. W [out, in] is frozen; A [rank, in] and B [out, rank] are trainable."""
+    """<sum> + LORA_SCALE x A^T B^T. W [out, in] is frozen; A [rank, in] and B [out, rank] are trainable."""
     <parts>
     update = F.linear(F.linear(x, a) * LORA_SCALE, b)
-    return F.linear(x, weight) + update
+    return F.linear(x, weight<bias>) + update
 
 
 def apply_lora(model: nn.Module) -> None:

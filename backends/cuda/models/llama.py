@@ -87,15 +87,17 @@ def _block(model: Model, kind: Section) -> Block:
 
 
 class Attention(nn.Module):
-    """Grouped-query causal attention over full sequences, [B, S, D] to [B, S, D]."""
+    """Grouped-query causal attention over full sequences, [B, S, D] to [B, S, D]; queries, keys and values have biases
+    if the model has them (Qwen2)."""
 
     def __init__(self, model: Model, kind: Section) -> None:
         super().__init__()
         sizes = model.sizes
         embed, self.head_dim = sizes["embed"], sizes["head_dim"]
-        self.wq = nn.Linear(embed, sizes["heads"] * self.head_dim, bias=False)
-        self.wk = nn.Linear(embed, sizes["kv_heads"] * self.head_dim, bias=False)
-        self.wv = nn.Linear(embed, sizes["kv_heads"] * self.head_dim, bias=False)
+        biased = "layers.*.attention.wq.bias" in model.param
+        self.wq = nn.Linear(embed, sizes["heads"] * self.head_dim, bias=biased)
+        self.wk = nn.Linear(embed, sizes["kv_heads"] * self.head_dim, bias=biased)
+        self.wv = nn.Linear(embed, sizes["kv_heads"] * self.head_dim, bias=biased)
         self.wo = nn.Linear(sizes["heads"] * self.head_dim, embed, bias=False)
         self.rotary = Rotary(self.head_dim, model.rope_theta, model.rope_scaling)
         self.core = Core(next(op.window for op in model.ops[kind] if op.kind == "attention"))

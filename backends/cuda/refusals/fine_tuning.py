@@ -36,8 +36,6 @@ def refused(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
             yield cause, f"frozen parameters are not implemented with {what}", "leave one of them out"
     if roles.experts.ops:
         yield sentence.cause, f"{sharded.model.name} has experts", "fine-tune a dense model"
-    if sharded.tied:
-        yield sentence.cause, f"the head of {sharded.model.name} uses the embedding's weight", "train all of it"
     named = plan.recompute.ops not in ((), ("blocks",), ("attention.core",))
     if named or plan.recompute.kept or (plan.recompute.ops and is_selective(sharded)):
         yield plan.recompute.cause, "its memory with frozen parameters is not modelled", "`recompute blocks`"
@@ -45,7 +43,7 @@ def refused(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _updates(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses LoRA of a matrix with a bias, or with a strided or sequence shard of tensor parallelism."""
+    """Refuses LoRA of a matrix with a strided or sequence shard of tensor parallelism."""
     lora = sharded.plan.lora
     if lora is None:
         return
@@ -54,9 +52,6 @@ def _updates(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
         for b in styler.section(kind):
             if not b.o.op.update:
                 continue
-            if f"{b.o.op.module}.bias" in sharded.model.param:
-                yield lora.cause, f"{b.o.op.module} has a bias", "name other matmuls"
-                return
             if b.rows or b.weight.inner:
                 where = f"{b.rows[0]} at {b.o.op.name}" if b.rows else f"inside a dim of {b.o.op.name}"
                 yield lora.cause, f"tensor parallelism shards {where}", "shard heads and ffn, or name other matmuls"

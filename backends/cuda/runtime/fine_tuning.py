@@ -34,10 +34,10 @@ class WithUpdate(nn.Module):
 
     def __init__(self, layer: nn.Linear, rank: int, alpha: int) -> None:
         super().__init__()
-        self.weight = layer.weight
+        self.weight, self.bias = layer.weight, layer.bias
         self.lora_a = nn.Parameter(layer.weight.new_empty(rank, layer.in_features))
         self.lora_b = nn.Parameter(layer.weight.new_empty(layer.out_features, rank))
         self.strength = alpha / rank
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight) + (x @ self.lora_a.T) @ self.lora_b.T * self.strength
+        return F.linear(x, self.weight, self.bias) + (x @ self.lora_a.T) @ self.lora_b.T * self.strength

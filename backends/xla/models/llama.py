@@ -137,7 +137,8 @@ def build_attention(model: Model, hooks: Hooks, kind: Section = "block", *, norm
     """Return causal attention with grouped queries and rotary positions: [B, S, E] -> [B, S, E].
 
     If blocks of this `kind` have a sliding window, each row attends to the rows in its window. With `normed`, queries
-    and keys have an RMS norm per head, with one weight for all heads (Qwen3).
+    and keys have an RMS norm per head, with one weight for all heads (Qwen3). Queries, keys and values have biases if
+    the `model` has them (Qwen2).
     """
     head_dim, window = model.sizes["head_dim"], _window(model, kind)
 
@@ -147,7 +148,10 @@ def build_attention(model: Model, hooks: Hooks, kind: Section = "block", *, norm
 
     def heads(part: str, x: jax.Array, layer: Params) -> jax.Array:
         name = f"layers.*.attention.w{part}.weight"
-        return hooks.constrain(f"attention.{part}", hooks.linear(name, x, layer[name], (-1, head_dim)))
+        made, bias = hooks.linear(name, x, layer[name], (-1, head_dim)), f"layers.*.attention.w{part}.bias"
+        if bias in model.param:
+            made += hooks.weight(bias, layer[bias]).reshape(-1, head_dim).astype(made.dtype)
+        return hooks.constrain(f"attention.{part}", made)
 
     def attention(x: jax.Array, layer: Params) -> jax.Array:
         angles = rotary_angles(hooks.positions(x.shape[1]), head_dim, model.rope_theta, model.rope_scaling)

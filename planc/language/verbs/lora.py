@@ -3,6 +3,8 @@ themselves."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planc.ir.dims import CARRIED
 from planc.ir.model import EXPERTS, Model
 from planc.ir.plan import Lora
@@ -12,6 +14,16 @@ from planc.syntax.tree import Node, Sentence, Word
 
 VERBS = ("lora",)
 ORDER = 6
+PEFT = {
+    "q_proj": "attention.q",
+    "k_proj": "attention.k",
+    "v_proj": "attention.v",
+    "o_proj": "attention.out",
+    "gate_proj": "ffn.gate",
+    "up_proj": "ffn.up",
+    "down_proj": "ffn.down",
+}
+"""Names of `target_modules` in PEFT's configs, which a sentence may have too."""
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
@@ -29,6 +41,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
 def _matmuls(words: list[Word], draft: Draft, model: Model) -> tuple[str, ...] | None:
     """Return the names of the blocks' matmuls that `words` mean, in block order. A word is an op name or a dim of the
     weight."""
+    words = [replace(word, text=PEFT.get(word.text, word.text)) for word in words]
     matmuls = [op for op in model.block_ops if op.kind == "matmul"]
     dims = dict.fromkeys(d for op in matmuls for p in op.params for d in model.param[p].dims if d != "embed")
     alone = [w for w in words if w.text not in dims or any(op.name.startswith(f"{w.text}.") for op in matmuls)]
