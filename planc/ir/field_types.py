@@ -164,7 +164,9 @@ Method = Annotated[str, Matching(f"{NAME}|{METHOD}", "a name")]
 MethodOrEmpty = Annotated[str, Matching(f"({NAME}|{METHOD})?", "a name")]
 Glob = Annotated[str, Matching(GLOB, "a pattern of parameter names")]
 _ATTRIBUTE = rf"(?!(?:{'|'.join(keyword.kwlist)}|__\w*)(?!\w))[A-Za-z_]\w*"
-ModulePath = Annotated[str, Matching(rf"{_ATTRIBUTE}(\.({_ATTRIBUTE}|\*))*", "a path of modules")]
+_PATH = rf"{_ATTRIBUTE}(\.({_ATTRIBUTE}|\*))*"
+NameOrPath = Annotated[str, Matching(f"{NAME}|{_PATH}", "a name or a path of modules")]
+ModulePath = Annotated[str, Matching(_PATH, "a path of modules")]
 """`*` stands for a layer index. No part is a keyword of Python or begins with `__`: programs name it."""
 ModelName = Annotated[str, Matching(r"[A-Za-z0-9_.+-]+", "a model's name")]
 """A model's name; it may be the name of its config file."""

@@ -15,7 +15,17 @@ from typing import Literal
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause, Value
 from planc.ir.cache import Cache
-from planc.ir.field_types import Count, Line, ModelName, ModulePath, Name, NameOrEmpty, NotNegative, Positive
+from planc.ir.field_types import (
+    Count,
+    Line,
+    ModelName,
+    ModulePath,
+    Name,
+    NameOrEmpty,
+    NameOrPath,
+    NotNegative,
+    Positive,
+)
 from planc.ir.saved_by_code import Elements, SavedByCode, Unseen
 
 OpKind = Literal[
@@ -113,7 +123,7 @@ class Op(Value):
     rows of the sequence, and each row needs all keys and values."""
     window: Count = 0
     """Sliding window of attention: the number of rows that a row attends to; 0 for all."""
-    fixed: tuple[ModulePath, ...] = ()
+    fixed: tuple[NameOrPath, ...] = ()
     """Inputs and parameters without a gradient, in a model with frozen parameters: the frozen ones, and inputs that
     depend on no trained parameter. () if all are trained."""
     code_line: Line = ""
