@@ -68,7 +68,7 @@ def model_inconsistencies(model: Model) -> Iterator[str]:
 def _shapeless(model: Model) -> Iterator[str]:
     """Yield a sentence if a parameter has no dims, one twice, or more elements than any has."""
     for param in model.params:
-        if not all(param.shape_dims) or not param.dims or len({*param.dims}) != len(param.dims):
+        if not param.dims or len({*param.dims}) != len(param.dims):
             yield f"the parameter `{param.name}` has no dims, or one twice"
         elif prod(model.sizes.get(d, 1) for d in param.dims) > MOST_ELEMENTS:
             yield f"the parameter `{param.name}` has more elements than any has"

@@ -11,6 +11,7 @@ from functools import cache
 from typing import get_args
 
 from planc.catalog import build_model, config_types, families, model_names
+from planc.catalog.parts.decoders import DECODERS
 from planc.frameworks import NAMES
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import RATES
@@ -55,7 +56,7 @@ def language() -> frozenset[str]:
     words = {
         "use": library.layouts(),
         "model": (*model_names(), *_size_names()),
-        "model_from": tuple(config_types()),
+        "model_from": tuple({*config_types()} - {*DECODERS}),  # those with a table of sizes, which are drawn
         "cluster": tuple(library.machines()),
         "shard": (*shard.SHARDED, *_regions()),
         "replicate": ("heads", "kv_heads", "ffn", "vocab", "sequence"),
