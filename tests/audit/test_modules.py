@@ -27,6 +27,7 @@ def moves_what_was_predicted(case: str) -> None:
     assert found.traced_devices == 64
     assert sum(row.observed.count for row in found.rows) > 10
     assert abs(found.memory[0].relative) <= PEAK_WITHIN
+    assert all(abs(m.relative) <= 0.02 for m in found.matmuls)  # an eager class stores its scores
 
 
 @pytest.mark.launch

@@ -55,13 +55,15 @@ def op_products(sharded: Sharded, o: OpSharding) -> OpProducts:
 def _scores(sharded: Sharded, o: OpSharding) -> OpProducts:
     """Return the FLOPs of an attention that stores its scores, masked ones included; 0 for a kernel.
 
-    Unfused attention without a kernel of the program's own saves its probabilities too.
+    Unfused attention without a kernel of the program's own saves its probabilities too. A class's own code does what
+    it was seen to keep.
     """
     kernel, asked = sharded.attention, sharded.plan.attention
-    if not (kernel.stores_scores if kernel else asked is not None and asked.runs == "unfused"):
+    kept = any("heads" in e.dims and e.dims.count("sequence") > 1 for c in o.op.own_code for e in c.inside)
+    if not (kept or (kernel.stores_scores if kernel else asked is not None and asked.runs == "unfused")):
         return OpProducts(0.0, 0.0, 0.0)
     each = 2.0 * scores_of(sharded, o) * head_widths(sharded.model, o.op)
-    return OpProducts(each, (2.5 if kernel and scores_again(sharded, o) else 2.0) * each, each)
+    return OpProducts(each, (2.5 if not kept and kernel and scores_again(sharded, o) else 2.0) * each, each)
 
 
 def step_flops(sharded: Sharded, rank: int, scale: Scale = lambda o: 1.0) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -24,6 +25,9 @@ from planc.diag.span import Span
 from planc.ir.base import plain_name
 from planc.ir.saved_by_code import Unseen
 from planc.ir.saved_model import SavedModel, config_sha256
+
+# torchao, which transformers imports, registers its enums in a way that torch warns of: no concern of a plan's reader.
+logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
 
 SEQUENCES, TOKENS = 2, 24
 """The batch size and sequence length (tokens) of the traced run; the values of the tokens are not used."""
