@@ -109,11 +109,25 @@ def run(options: argparse.Namespace) -> int:
     ]
     heads = ("", "layout", "step", "MFU", "GiB", *(("run", "price") if long else ()), "than the next")
     print("\n".join(table(heads, rows, left=2, left_last=True)))
-    print("\n".join(fitted([apart_line(found)])))
+    print("\n".join(fitted([apart_line(found), *(_tight(found) if options.memory is None else [])])))
     print(f"\n{strong('time against memory')}, near the fastest")
     front = [(c.label, seconds(c.time_s), f"{c.memory_gib:.1f}") for c in found.pareto]
     print("\n".join(table(("layout", "step", "GiB"), front, left=1)))
     return _status(found)
+
+
+def _tight(found: Found) -> list[str]:
+    """Return a line that names the layouts that `planc check` warns of, because they leave almost no memory."""
+    from planc.checks.cost.w0508_margin import LEFT
+
+    least_gib = found.room_gib * (1 - LEFT)
+    places = [str(place) for place, c in enumerate(found.best, 1) if c.memory_gib > least_gib]
+    if not places:
+        return []
+    of = f"less than {LEFT:.0%} of {found.room_gib:.0f} GiB free (W0508)"
+    return [
+        f"{', '.join(places)} leave{'s' * (len(places) == 1)} {of}: `--memory {least_gib:.1f}` leaves out such layouts"
+    ]
 
 
 def _run(run: RunCost | None) -> tuple[str, ...]:
