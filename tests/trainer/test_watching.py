@@ -115,17 +115,18 @@ def test_metrics_replace_no_other_file(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("old", "new", "code"),
     [
-        ("steps = ", f"steps = {10**23}  # "),
-        ("steps = ", f"log_every = {10**23}\nsteps = "),
-        ("steps = ", f"seed = {2**64}\nsteps = "),
-        ("steps = ", "weight_decay = 1e300\nsteps = "),
-        ("lr = ", "lr = 1e300  # "),
-        ("lr = ", "lr = nan  # "),
+        ("steps = ", f"steps = {10**23}  # ", "E1001"),  # TOML's own bound: 64 bits
+        ("steps = ", f"log_every = {10**23}\nsteps = ", "E1001"),
+        ("steps = ", f"seed = {2**64}\nsteps = ", "E1001"),
+        ("steps = ", f"steps = {10**17}  # ", "E1003"),
+        ("steps = ", "weight_decay = 1e300\nsteps = ", "E1003"),
+        ("lr = ", "lr = 1e300  # ", "E1003"),
+        ("lr = ", "lr = nan  # ", "E1003"),
     ],
 )
-def test_numbers_of_a_preset_have_bounds(tmp_path: Path, old: str, new: str) -> None:
+def test_numbers_of_a_preset_have_bounds(tmp_path: Path, old: str, new: str, code: str) -> None:
     path = preset(tmp_path, "")
     head, table, rest = path.read_text().partition("[train]\n")
     kept = [line for line in rest.split("\n") if not line.startswith(("seed", "weight_decay", "log_every"))]
@@ -134,7 +135,7 @@ def test_numbers_of_a_preset_have_bounds(tmp_path: Path, old: str, new: str) -> 
     path.write_text(head + table + f"\n{text}".replace(f"\n{old}", f"\n{new}", 1))
     with pytest.raises(PlanError) as raised:
         load_preset(path)
-    assert [d.code for d in raised.value.diagnostics] == ["E1003"]
+    assert [d.code for d in raised.value.diagnostics] == [code]
 
 
 def test_metrics_go_on_after_a_crash(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="runs that the fit does not reach are not named",
         file="planc/calibration/fit_machine.py",
-        text="return tuple(s.name for s in self.steps if abs(s.predicted_s(self.cluster) / s.seconds - 1) > FAR)",
+        text="return tuple(s.name for s, predicted_s in pairs if abs(predicted_s / s.seconds - 1) > FAR)",
         planted="return ()",
         test="tests/cli/test_calibrate_from.py::test_peaks_stay_as_they_are_written_and_a_run_far_off_is_named",
     ),
