@@ -193,6 +193,21 @@ def test_decoders_answer_garbage_in_words(kind: str) -> None:
         assert model.parameters > 0 and not [*model_inconsistencies(model)], fields_
 
 
+@pytest.mark.parametrize(
+    ("kind", "kinds"),
+    [
+        ("gemma2", ("sliding", "block") * 2),
+        ("cohere2", ("sliding", "sliding", "sliding", "nope")),
+        ("smollm3", ("block", "block", "block", "nope")),
+        ("glm4_moe", ("dense", "block", "block", "block")),
+        ("ministral", ("block",) * 4),
+    ],
+)
+def test_layers_are_of_the_kinds_that_a_config_says(kind: str, kinds: tuple[str, ...]) -> None:
+    model, _ = read({"model_type": kind, **SMALL})
+    assert model.kinds == kinds
+
+
 def test_a_bias_before_a_norm_is_refused() -> None:
     with pytest.raises(ValueError, match="a bias before the norms"):
         read({"model_type": "gemma2", **SMALL, "attention_bias": True})

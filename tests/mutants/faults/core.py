@@ -660,6 +660,13 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/catalog/test_derived.py::test_latent_attention_gathers_what_is_narrow",
     ),
     Fault(
+        name="every layer of a config has the window of some",
+        file="planc/catalog/parts/decoders.py",
+        text="return [Layer(window if s else 0, not u, r)",
+        planted="return [Layer(window, not u, r)",
+        test="tests/catalog/test_configs.py::test_layers_are_of_the_kinds_that_a_config_says",
+    ),
+    Fault(
         name="a row-parallel bias is added to each rank's partial sum",
         file="planc/catalog/parts/mlp.py",
         text="""mid.name, hidden(f"{name}.out"))
