@@ -66,9 +66,11 @@ def model_inconsistencies(model: Model) -> Iterator[str]:
 
 
 def _shapeless(model: Model) -> Iterator[str]:
-    """Yield a sentence if a parameter has no dims, one twice, or more elements than any has."""
+    """Yield a sentence if a parameter has no dims, one twice, or more elements than any has. Dims of the model's own
+    code are named after their lengths, of which two may be equal."""
+    code = {name for ops in model.ops.values() for op in ops if op.kind == "code" for name in op.params}
     for param in model.params:
-        if not param.dims or len({*param.dims}) != len(param.dims):
+        if not param.dims or (len({*param.dims}) != len(param.dims) and param.name not in code):
             yield f"the parameter `{param.name}` has no dims, or one twice"
         elif prod(model.sizes.get(d, 1) for d in param.dims) > MOST_ELEMENTS:
             yield f"the parameter `{param.name}` has more elements than any has"

@@ -351,7 +351,8 @@ class Bounds:
     @cached_on(lambda b, family: (b.cache, (family.microbatch, family.inside)))
     def _saved_of(self, family: LayoutFamily) -> SavedActivations:
         """Return the bytes of activations that one microbatch of the layouts in `family` saves."""
-        if self._linear and family.microbatch > 1:
+        whole = self.space.variants[family.variants[0]].plan.loss_chunks == 1  # chunks add to one gradient of the head
+        if self._linear and whole and family.microbatch > 1:
             return self._saved_of(family._replace(microbatch=1)).times(family.microbatch)
         return saved_activations(self._sharded_as(family, self.space.pipelines(family.ranks)[0]))
 

@@ -17,11 +17,11 @@ COMMANDS = (
     ["cost", "plans/tiny.plan", "--format", "json"], ["expand", "plans/tiny.plan"], ["explain", "E0501"],
     ["check", "ä.plan"], ["lower", "plans/tiny.plan", "--target", "cuda"], ["graph", "plans/tiny.plan"],
 )  # fmt: skip
-RUN = f"""import sys
+RUN = f"""import os, sys
 from planc.cli import main
-for words in {COMMANDS!r}:
+for words in {COMMANDS!a}:
     try:
-        print(main(words), flush=True)
+        print(main([os.fsdecode(word.encode()) for word in words]), flush=True)  # as arguments are decoded
     except SystemExit as ended:
         print(ended.code, flush=True)
 """

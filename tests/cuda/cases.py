@@ -331,7 +331,16 @@ QUICK = {
 }
 """Trained by `make test`."""
 IN_CI = {
-    *("hsdp", "fsdp_step", "lora_tied_tp_sp", "lora_qwen2_micro_tp", "dualpipev", "ring_tp", "ulysses_fsdp", "offload"),
+    *(
+        "hsdp",
+        "fsdp_step",
+        "lora_fsdp_tp_recompute",
+        "lora_qwen2_micro_tp",
+        "dualpipev",
+        "ring_tp",
+        "ulysses_fsdp",
+        "offload",
+    ),
     *("keep_attention_cp", "float8_rowwise_tp", "state_bf16", "tied_1f1b", "1f1b", "cp_stored", "one_key"),
     *("eight_microbatches", "chunks", "chunks_1f1b", "chunks_tied_tp_sp"),
 }
