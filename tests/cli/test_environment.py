@@ -48,4 +48,6 @@ def printed(*variables: tuple[str, str]) -> tuple[bytes, bytes]:
 def test_every_command_prints_the_same(set_to: dict[str, str]) -> None:
     plain = printed()
     assert plain[0].count(b"\n") > 100 and b"Traceback" not in plain[1]
-    assert printed(*set_to.items()) == plain
+    # A locale of ASCII cannot decode the file's name, whose bytes are then shown as escapes.
+    out, errors = (stream.replace(rb"\udcc3\udca4", "ä".encode()) for stream in printed(*set_to.items()))
+    assert (out, errors) == plain
