@@ -21,19 +21,18 @@ def not_bundled(plan: Plan, target: str) -> list[Diagnostic]:
     if not why:
         return []
     cause = plan.model.cause or plan.mesh.cause
-    return [
-        refused(
-            f"{target} target",
-            cause,
-            why,
-            help=OWN if plan.model.family in (TRACED, *DECODERS) else HELP.format(", ".join(_bundled(target))),
-        )
-    ]
+    help = HELP.format(", ".join(_bundled(target)))
+    if plan.model.family == TRACED:
+        help = OWN
+    elif plan.model.family in DECODERS and target == "cuda":
+        help = OF_CONFIG
+    return [refused(f"{target} target", cause, why, help=help)]
 
 
 TRACED = "traced"
 """The family of models that were traced from code."""
 HELP = "check and cost take it into account; there are modules of {}"
+OF_CONFIG = "`program.parallelize(model)` divides its class; `model from transformers` is read from it, and audited"
 OWN = "`planc audit --allow-code` runs the module's own code, and `program.parallelize(model)` divides it"
 
 

@@ -66,9 +66,6 @@ def _read(config: Config) -> Size:
     layers, width = shared.layers, config.whole("intermediate_size")
     step = config.whole("interleave_moe_layer_step", default=1)
     routed = config.numbers("moe_layers") or tuple(range(step - 1, layers, step))
-    whole = [not rotated for rotated in config.numbers("no_rope_layers")] or [_is_whole(n) for n in range(layers)]
-    if len(whole) != layers:
-        raise ValueError(f"no_rope_layers is not a list of {layers} numbers")
     return replace(
         shared,
         ffn=config.whole("intermediate_size_mlp", default=16384) if len({*routed}) < layers else 0,
@@ -77,7 +74,7 @@ def _read(config: Config) -> Size:
         shared_ffn=width,
         top_k=config.whole("num_experts_per_tok", default=1),
         window=config.whole("attention_chunk_size", default=8192),
-        kinds=tuple(KINDS[n not in routed, not full] for n, full in enumerate(whole)),
+        kinds=tuple(KINDS[n not in routed, not full] for n, full in enumerate(config.unrotated(layers))),
     )
 
 

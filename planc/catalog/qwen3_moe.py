@@ -49,10 +49,7 @@ def _read(config: Config) -> Size:
 
 
 def _kinds(config: Config, layers: int) -> tuple[Section, ...]:
-    """Return the kind of each layer. Layers in `mlp_only_layers` have no experts; of the others, every
-    `decoder_sparse_step`-th has experts."""
-    step, listed = config.whole("decoder_sparse_step", default=1), config.numbers("mlp_only_layers")
-    kinds = tuple(DENSE if layer in listed or (layer + 1) % step else BLOCK for layer in range(layers))
+    kinds = tuple(BLOCK if routed else DENSE for routed in config.routed(layers))
     if BLOCK not in kinds:
         raise ValueError("no layer has experts")
     return kinds

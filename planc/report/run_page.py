@@ -171,7 +171,7 @@ def run_page(path: Path, command: str) -> RunPage:
 def _page(file: Path, records: list[Record], starts: list[Record], steps: list[Record], command: str) -> RunPage:
     first = starts[0]
     again = tuple(sorted({int(s["done"]) for s in starts[1:]}))
-    again = again[:: -(-len(again) // MOST_EVENTS) or 1]
+    again = again[:: -(-len(again) // MOST_EVENTS) or 1]  # marks on the curves: of more starts, one in so many
     predictions: dict[str, Any] = starts[-1].get("predicted") or {}
     losses = _losses(records, steps, again)
     speed = _figure(steps, "tokens_per_s", predictions.get("tokens_per_s"), again, "tokens each second")

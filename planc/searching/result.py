@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Literal, overload
 
+from planc.checks.cost.w0508_margin import LEFT
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.report import Interval, RunCost, Step
 from planc.ir.target import Target
@@ -105,6 +106,11 @@ class Found(Sequence[Candidate], InNotebook):
     equivalent: int = 0
     """Number of layouts among the first five whose steps cannot be told apart from the first one's, which counts too:
     they are nearer to it than `planc.calibration.intervals.order_margin`."""
+
+    @property
+    def roomy_gib(self) -> float:
+        """GiB that a layout may take before `check` warns that it leaves too little (W0508)."""
+        return self.room_gib * (1 - LEFT)
 
     @property
     def none_fits(self) -> str:

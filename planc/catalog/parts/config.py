@@ -131,6 +131,20 @@ class Config:
             raise ValueError(f"layer_types is not a list of {layers} times {' or '.join(known)}")
         return tuple(known[kind] for kind in kinds)
 
+    def routed(self, layers: int) -> tuple[bool, ...]:
+        """Return for each of `layers` True if it has experts: every `decoder_sparse_step`-th that is not in
+        `mlp_only_layers` (Qwen)."""
+        step, listed = self.whole("decoder_sparse_step", default=1), self.numbers("mlp_only_layers")
+        return tuple(layer not in listed and (layer + 1) % step == 0 for layer in range(layers))
+
+    def unrotated(self, layers: int) -> tuple[bool, ...]:
+        """Return for each of `layers` True if it has no rotary positions: those with a 0 in `no_rope_layers`, or
+        without that field every `no_rope_layer_interval`-th. Raises ValueError for a list of another length."""
+        rotated, every = self.numbers("no_rope_layers"), self.whole("no_rope_layer_interval", default=4)
+        if rotated and len(rotated) != layers:
+            raise ValueError(f"no_rope_layers is not a list of {layers} numbers")
+        return tuple(not r for r in rotated) or tuple((layer + 1) % every == 0 for layer in range(layers))
+
     def table(self, name: str) -> dict[str, Any]:
         """Return the object in the field `name`; {} if absent. Raises ValueError if it is no object."""
         value = self.value(name, default={})

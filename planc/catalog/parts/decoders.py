@@ -199,24 +199,11 @@ def _full(config: Config, layers: int) -> list[bool]:
     return [bool(config.window(default=4096)) and not s for s in slides]
 
 
-def _no_rope(config: Config, layers: int) -> list[bool]:
-    rotated = config.numbers("no_rope_layers")  # 1 for a layer with rotary positions
-    every = config.whole("no_rope_layer_interval", default=4)
-    if rotated and len(rotated) != layers:
-        raise ValueError(f"no_rope_layers is not a list of {layers} numbers")
-    return [not r for r in rotated] or [(layer + 1) % every == 0 for layer in range(layers)]
-
-
 def _behind_dense(default: int) -> Rule:
     """Return the rule of the layers with experts behind the first `first_k_dense_replace`."""
     return lambda config, layers: [
         layer >= config.whole("first_k_dense_replace", default=default, minimum=0) for layer in range(layers)
     ]
-
-
-def _every_step(config: Config, layers: int) -> list[bool]:
-    step, listed = config.whole("decoder_sparse_step", default=1), config.numbers("mlp_only_layers")
-    return [layer not in listed and (layer + 1) % step == 0 for layer in range(layers)]
 
 
 def _number_of(field: str) -> Callable[[Config, int], int]:
@@ -313,7 +300,7 @@ DECODERS: dict[str, Decoder] = {
         Decoder(
             name="qwen2_moe", biases={"qkv_bias": INPUTS}, flags=("qkv_bias",), slides=_sliding_of_qwen,
             routed=Routed(
-                shared=_width_of("shared_expert_intermediate_size"), shared_gate=True, layers=_every_step
+                shared=_width_of("shared_expert_intermediate_size"), shared_gate=True, layers=Config.routed
             ),
         ),
         Decoder(
@@ -321,7 +308,7 @@ DECODERS: dict[str, Decoder] = {
             biases={"attention_bias": INPUTS, "attention_out_bias": ("wo",), "mlp_bias": MLP},
         ),
         Decoder(
-            name="smollm3", tied=True, biases=BOTH_BIASES, unrotated=_no_rope, slides=_none, rope_theta=2e6,
+            name="smollm3", tied=True, biases=BOTH_BIASES, unrotated=Config.unrotated, slides=_none, rope_theta=2e6,
             must_be={"use_sliding_window": False},
         ),
         Decoder(

@@ -118,16 +118,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _tight(found: Found) -> list[str]:
     """Return a line that names the layouts that `planc check` warns of, because they leave almost no memory."""
-    from planc.checks.cost.w0508_margin import LEFT
-
-    least_gib = found.room_gib * (1 - LEFT)
-    places = [str(place) for place, c in enumerate(found.best, 1) if c.memory_gib > least_gib]
+    places = [str(place) for place, c in enumerate(found.best, 1) if c.memory_gib > found.roomy_gib]
     if not places:
         return []
-    of = f"less than {LEFT:.0%} of {found.room_gib:.0f} GiB free (W0508)"
-    return [
-        f"{', '.join(places)} leave{'s' * (len(places) == 1)} {of}: `--memory {least_gib:.1f}` leaves out such layouts"
-    ]
+    those = f"{', '.join(places)} leave{'s' * (len(places) == 1)} little of {found.room_gib:.0f} GiB free (W0508)"
+    return [f"{those}: `--memory {found.roomy_gib:.1f}` leaves out such layouts"]
 
 
 def _run(run: RunCost | None) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
@@ -81,13 +81,13 @@ def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-@torch.library.custom_op("beside::attention", mutates_args=())
+@library.custom_op("beside::attention", mutates_args=())
 def attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Attention as one op, for both programs: its output, and a number a row."""
     return torch.empty_like(q, memory_format=torch.contiguous_format), q.new_empty(q.shape[:-1], dtype=torch.float32)
 
 
-@torch.library.custom_op("beside::attention_backward", mutates_args=())
+@library.custom_op("beside::attention_backward", mutates_args=())
 def attention_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, rows: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
