@@ -74,7 +74,13 @@ def foreign_options(options: argparse.Namespace, folder: Path) -> Options:
         devices = cluster.devices
     given = {name: str(value) for name, value in options.set}
     return Options(
-        cluster=words, devices=devices, model=options.model, given=given, folder=folder, ignored=tuple(options.ignore)
+        cluster=words,
+        devices=devices,
+        model=options.model,
+        given=given,
+        folder=folder,
+        ignored=tuple(options.ignore),
+        approximate=not getattr(options, "strict", True),
     )
 
 

@@ -38,6 +38,6 @@ def examine_files(
     path = files[0].parent / f"{imported.setup.name}.plan"
     examined = examine(path, target=target, unsaved={path.resolve(): imported.text})
     found = [*imported.diagnostics, *(d for one in examined.report.diagnostics for d in in_files(one, path, imported))]
-    report = replace(examined.report, diagnostics=in_order(found))
+    report = replace(examined.report, diagnostics=in_order(found), inexact=imported.inexact)
     sources = {**examined.sources, **imported.sources, str(path): Source.of(str(path), imported.text)}
     return ForeignExamined(replace(examined, report=report, sources=sources), imported)

@@ -64,6 +64,8 @@ class Document:
     """Files that a script reads and that were not given."""
     words: int = 0
     """Number of words of a script, without comments."""
+    assumed: tuple[str, ...] = ()
+    """Variables and arguments that tests of a script were decided without."""
 
     def whole(self) -> Span:
         """Returns the start of the file, as the place of a diagnostic about the whole file."""

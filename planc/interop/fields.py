@@ -32,6 +32,8 @@ class Field:
     why: str = ""
     aliases: tuple[str, ...] = ()
     """Other spellings of the same field."""
+    off: str = ""
+    """How memory and time are off if this refused field is left out; "" if nothing useful is left without it."""
 
 
 def field_tables(system: str) -> dict[str, tuple[Field, ...]]:
@@ -46,12 +48,12 @@ def field_tables(system: str) -> dict[str, tuple[Field, ...]]:
 
 
 def _fields(
-    *, names: str, default: Any = None, noted: str = "", refused: str = "", aliases: Sequence[str] = ()
+    *, names: str, default: Any = None, noted: str = "", refused: str = "", aliases: Sequence[str] = (), off: str = ""
 ) -> Iterator[Field]:
-    assert not (noted and refused), names
+    assert not (noted and refused) and (refused or not off), names
     treatment: Treatment = "noted" if noted else "refused" if refused else "read"
     value = tuple(default) if isinstance(default, list) else default
-    return (Field(name, value, treatment, noted or refused, tuple(aliases)) for name in names.split())
+    return (Field(name, value, treatment, noted or refused, tuple(aliases), off) for name in names.split())
 
 
 @dataclass(frozen=True, kw_only=True)

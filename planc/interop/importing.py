@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from planc.interop.plan_text import PlanSentence, plan_text, sentences
 from planc.interop.setup import TrainingSetup
 from planc.interop.system import System
 from planc.interop.systems import systems
-from planc.interop.values import Options, Origin, RefusedError, Values
+from planc.interop.values import LeftOutError, Options, Origin, RefusedError, Values
 from planc.ir.model import Model
 from planc.syntax.suggest import nearest
 
@@ -52,6 +53,8 @@ class Imported:
     """The fields that each line of `text` comes from."""
     chain: str = ""
     """The batch arithmetic, from the system's own fields to microbatches per rank."""
+    inexact: tuple[str, ...] = ()
+    """Fields that the plan says only nearly, or not at all."""
 
 
 def import_files(files: Sequence[Path], options: Options, system: str = "") -> Imported:
@@ -190,12 +193,22 @@ def _documents(
         from planc.interop.formats.shell import read_scripts
 
         try:
-            documents = [*read_scripts(scripts, options.given or {}, kinds), *documents]
+            given = {**_of_slurm(options), **(options.given or {})}
+            documents = [*read_scripts(scripts, given, kinds, unset=options.approximate), *documents]
         except UnreadableError as error:
             name = printable(Path(error.span.file).name)
             findings.append(Diagnostic("E1301", f"{name}: {error}", error.span))
     order = [str(file) for file in files]
     return sorted(documents, key=lambda d: order.index(d.file)), findings, sources
+
+
+def _of_slurm(options: Options) -> dict[str, str]:
+    """Returns the environment variables in which Slurm tells a script the size of the cluster."""
+    nodes = int(found[1]) if (found := re.match(r"(\d{1,6}) x ", options.cluster)) else 1
+    if not options.devices or options.devices % nodes:
+        return {}
+    sizes = dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(nodes))
+    return sizes | dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), str(options.devices // nodes))
 
 
 def _format(file: Path, system: str) -> Format:
@@ -224,18 +237,8 @@ def imported(system: System, documents: Sequence[Document], options: Options, na
     sources = {document.file: document.source for document in documents}
     values = Values(system, documents, options)
     findings = [*_field_findings(system, values), *_left_findings(system, values)]
-    settings: dict[str, Any] = {"name": name}
-    origins: dict[str, tuple[Origin, ...]] = {}
-    for setting, read in system.settings.items():
-        with values.recorded() as found:
-            try:
-                settings[setting] = read(values)
-            except RefusedError:
-                continue
-            origins[setting] = tuple(found.values())
-    if system.asserts is not None:
-        system.asserts(values)
-    graph = _graph(values)
+    settings, origins, graph = _settings(system, values)
+    settings["name"] = name
     findings += values.diagnostics
     if has_errors(findings):
         return Imported(in_order(findings), sources, system)
@@ -245,11 +248,36 @@ def imported(system: System, documents: Sequence[Document], options: Options, na
     comments = _Comments(system, setup, origins)
     left_out = tuple(n for d in values.documents for n in d.fields if n in options.ignored)
     text = plan_text(
-        setup, comments.by_sentence, _left_out(left_out) + _head(system, documents, chain, comments.silent)
+        setup,
+        comments.by_sentence,
+        (*_left_out(left_out), *_inexact(values), *_head(system, documents, chain, comments.silent)),
     )
     lines = _line_origins(text, setup, origins)
-    plan = Imported(in_order(findings), sources, system, setup, text, origins, lines, chain)
+    inexact = tuple(values.inexact)
+    plan = Imported(in_order(findings), sources, system, setup, text, origins, lines, chain, inexact)
     return _opened(plan, (options.folder / f"{name}.plan").resolve())
+
+
+def _settings(system: System, values: Values) -> tuple[dict[str, Any], dict[str, tuple[Origin, ...]], Model | None]:
+    """Returns the settings that can be read, the fields that each comes from, and the model. Starts anew whenever a
+    field had to be left out."""
+    first = list(values.diagnostics)
+    while True:
+        settings: dict[str, Any] = {}
+        origins: dict[str, tuple[Origin, ...]] = {}
+        try:
+            for setting, read in system.settings.items():
+                with values.recorded() as found:
+                    try:
+                        settings[setting] = read(values)
+                    except RefusedError:
+                        continue
+                    origins[setting] = tuple(found.values())
+            if system.asserts is not None:
+                system.asserts(values)
+            return settings, origins, _graph(values)
+        except LeftOutError:
+            values.diagnostics = [*first, *(d for d in values.approximations if d not in first)]
 
 
 def _opened(found: Imported, path: Path) -> Imported:
@@ -297,13 +325,19 @@ def _field_findings(system: System, values: Values) -> Iterator[Diagnostic]:
     """Yields E1303 for unknown fields, E1304 for fields that no sentence expresses, N1308 for fields without effect."""
     noted: dict[str, list[str]] = {}
     comments: dict[str, list[str]] = {}
+    unknown: dict[str, list[str]] = {}
     for document in values.documents:
         for spelling, given in document.fields.items():
             known = system.known(spelling)
             if known is None and document.format == "json" and spelling.rpartition(".")[2][:1] == "_":
                 comments.setdefault(document.file, []).append(spelling)
             elif known is None:
-                if spelling not in values.options.ignored:
+                if spelling in values.options.ignored:
+                    continue
+                if values.options.approximate and _is_of_a_fork(system, document, spelling):
+                    unknown.setdefault(document.file, []).append(spelling)
+                    values.inexact[spelling] = None
+                else:
                     yield _unknown(system, spelling, given)
             elif known.treatment == "noted":
                 noted.setdefault(document.file, []).append(spelling)
@@ -314,10 +348,17 @@ def _field_findings(system: System, values: Values) -> Iterator[Diagnostic]:
             elif known.treatment == "refused" and not _is_default(given.value, known.default):
                 shown = printable(str(given.value))[:60]
                 message = f"`{spelling}` = {shown}: {known.why}"
-                yield Diagnostic("E1304", message, given.span, help=_without(spelling))
+                if values.options.approximate and known.off:
+                    yield Diagnostic("W1310", f"{message}; it is left out: {known.off}", given.span)
+                    values.inexact[spelling] = None
+                else:
+                    yield Diagnostic("E1304", message, given.span, help=_without(spelling))
     for file, names in noted.items():
         message = f"fields that change neither layout, memory nor time as planc counts them: {', '.join(names)}"
         yield Diagnostic("N1308", printable(message), Span(file, 1, 1, 1, 1))
+    for file, names in unknown.items():
+        message = f"planc does not know these fields, and leaves out what they change: {', '.join(names)}"
+        yield Diagnostic("W1314", printable(message), Span(file, 1, 1, 1, 1), help=_UNKNOWN)
     for file, names in comments.items():
         yield Diagnostic("N1311", f"comments, by their names: {printable(', '.join(names))}", Span(file, 1, 1, 1, 1))
 
@@ -333,10 +374,22 @@ def _unknown(system: System, spelling: str, given: Given) -> Diagnostic:
     return Diagnostic("E1303", message, given.span, help=help)
 
 
+_UNKNOWN = "memory and time may be higher or lower with them; --ignore NAME for one that changes neither"
+
+
+def _is_of_a_fork(system: System, document: Document, spelling: str) -> bool:
+    """True if an unknown word of a command line is a flag of the user's own version of the program: one that resembles
+    no flag that planc reads."""
+    if document.format not in ("flags", "assignments"):
+        return False
+    names = [n for f in system.fields if f.treatment != "noted" for n in (f.name, *f.aliases)]
+    return not get_close_matches(spelling, names, 1, 0.82 if len(spelling) > 8 else 0.7)
+
+
 def _wrong_count(value: object, default: object) -> str:
     """Describes a wrong number of values of a flag; "" if it is right. A flag with the default False takes no value,
     with a tuple several, with any other default one."""
-    if default is False and value is not True:
+    if default is False and str(value).lower() not in ("true", "false"):
         return f"no value, and has {printable(str(value))[:60]}"
     several = isinstance(value, tuple) and not isinstance(default, tuple)
     return f"one value, and has {printable(' '.join(map(str, value)))[:60]}" if several else ""  # type: ignore[call-overload]
@@ -354,6 +407,9 @@ def _left_findings(system: System, values: Values) -> Iterator[Diagnostic]:
         if shown:
             place = unread[0].span if unread else document.whole()
             yield Diagnostic("N1311", f"the plan is not read from: {', '.join(shown)}", place)
+        if document.assumed:
+            message = f"the script is read as if these were not set: {printable(', '.join(document.assumed))}"
+            yield Diagnostic("W1315", message, document.whole(), help="give them with --set NAME=VALUE, --set 1=VALUE")
         for left in document.left:
             text = printable(left.text)[:80]
             if left.kind == "loose":
@@ -453,6 +509,12 @@ def _shown(value: object) -> str:
 
 def _left_out(names: Sequence[str]) -> tuple[str, ...]:
     return (f"left out by --ignore: {', '.join(map(printable, names))}",) if names else ()
+
+
+def _inexact(values: Values) -> tuple[str, ...]:
+    count = len(values.inexact)
+    shown = printable(", ".join(values.inexact))
+    return (f"approximate: {count} fields are said nearly, or left out: {shown}",) if count else ()
 
 
 def _head(system: System, documents: Sequence[Document], chain: str, silent: Mapping[str, object]) -> tuple[str, ...]:

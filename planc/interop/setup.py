@@ -41,6 +41,8 @@ class DecoderShape:
     """Biases in linear layers."""
     query_norm: bool = False
     """Per-head norms of queries and keys."""
+    query_bias: bool = False
+    """Biases in the projections to queries, keys and values, and in no other."""
     tied: bool = False
     experts: int = 0
     top_k: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 from planc.catalog import build_model, model_names
@@ -22,14 +23,23 @@ class Family:
     gated: bool = True
     biased: bool = False
     query_norm: bool = False
+    query_bias: bool = False
     tied: bool = False
     latent: bool = False
     routed: bool = False
 
     def has(self, shape: DecoderShape) -> bool:
         """True if the family has the norms, positions, biases, head, attention and experts of `shape`."""
-        own = (self.rms_norm, self.rotary, self.gated, self.biased, self.query_norm, self.tied)
-        asked = (shape.rms_norm, shape.rotary, shape.gated, shape.biased, shape.query_norm, shape.tied)
+        own = (self.rms_norm, self.rotary, self.gated, self.biased, self.query_norm, self.query_bias, self.tied)
+        asked = (
+            shape.rms_norm,
+            shape.rotary,
+            shape.gated,
+            shape.biased,
+            shape.query_norm,
+            shape.query_bias,
+            shape.tied,
+        )
         return own == asked and (self.latent, self.routed) == (bool(shape.kv_lora), bool(shape.experts))
 
 
@@ -38,6 +48,8 @@ _LATENT = ("layers", "embed", "heads", "nope_dim", "rope_dim", "q_lora", "kv_lor
 FAMILIES = (
     Family("llama3_8b", (*_GROUPED, "ffn", "vocab")),
     Family("llama3_2_1b", (*_GROUPED, "ffn", "vocab"), tied=True),
+    Family("qwen2_5_7b", (*_GROUPED, "ffn", "vocab"), query_bias=True),
+    Family("qwen2_5_0_5b", (*_GROUPED, "ffn", "vocab"), query_bias=True, tied=True),
     Family("qwen3_8b", (*_GROUPED, "ffn", "vocab"), query_norm=True),
     Family("qwen3_0_6b", (*_GROUPED, "ffn", "vocab"), query_norm=True, tied=True),
     Family(
@@ -83,6 +95,58 @@ def model_words(shape: DecoderShape) -> str:
     if unlike := _unlike(shape, wanted, model):
         raise ValueError(f"{family.name} {unlike}")
     return f"{family.name}({', '.join(f'{name} = {size}' for name, size in changes.items())})" if changes else own.name
+
+
+def nearest_words(shape: DecoderShape) -> tuple[str, str]:
+    """Returns the words after `model` of the catalog's model that differs from `shape` in the fewest features, among
+    those with its parameters to 1 % if there are such, and the differences. A feed-forward with another gate gets a
+    width with the same parameters.
+
+    Raises ValueError as `model_words` does, if no model of the catalog is near.
+
+    >>> nearest_words(DecoderShape(layers=2, embed=512, heads=8, ffn=2048, vocab=1024, gated=False, biased=True))
+    ('llama3_8b(layers = 2, embed = 512, heads = 8, head_dim = 64, ffn = 1365, vocab = 1024)', \
+'a feed-forward without gate and biases: 0.14 % fewer parameters')
+    """
+    found: list[tuple[bool, int, float, str, str]] = []
+    for family in FAMILIES:
+        if (family.latent, family.routed) != (bool(shape.kv_lora), bool(shape.experts)):
+            continue
+        features = ("rms_norm", "rotary", "gated", "biased", "query_norm", "query_bias", "tied")
+        own = replace(shape, window=0, **{name: getattr(family, name) for name in features})
+        own = replace(own, positions=0 if own.rotary else own.positions or 1)
+        if own.gated != shape.gated:
+            wide = 1.5 if shape.gated else 2 / 3
+            own = replace(own, ffn=round(own.ffn * wide), expert_ffn=round(own.expert_ffn * wide))
+        try:
+            words = model_words(own)
+        except ValueError:
+            continue
+        unlike = [a for a, b in zip(_features(shape), _features(own), strict=False) if a != b]
+        share = _parameters(own) / _parameters(shape) - 1
+        much = f"{abs(share):.2%}".replace("%", f" % {'fewer' if share < 0 else 'more'} parameters")
+        unlike += ["sliding windows"] if shape.window else []
+        found.append((abs(share) > 0.01, len(unlike), abs(share), words, f"{' and '.join(unlike)}: {much}"))
+    if not found:
+        raise ValueError(f"no model of the catalog has {_architecture(shape)} together")
+    return min(found)[3:]
+
+
+def _parameters(shape: DecoderShape) -> int:
+    """Returns the number of parameters of a decoder without latent attention."""
+    heads, kv, dim = shape.heads, shape.kv_heads or shape.heads, shape.head_dim or shape.embed // shape.heads
+    norm, ups = shape.embed * (1 if shape.rms_norm else 2), 2 if shape.gated else 1
+
+    def feed_forward(width: int) -> int:
+        return shape.embed * width * (ups + 1) + shape.biased * (width * ups + shape.embed) if width else 0
+
+    biases = (shape.biased or shape.query_bias) * dim * (heads + 2 * kv) + shape.biased * shape.embed
+    attention = shape.embed * dim * 2 * (heads + kv) + biases
+    dense = shape.dense_layers if shape.experts else shape.layers
+    routed = shape.experts * (feed_forward(shape.expert_ffn) + shape.embed) + feed_forward(shape.shared_ffn)
+    blocks = shape.layers * (attention + 2 * norm + 2 * dim * shape.query_norm) + dense * feed_forward(shape.ffn)
+    ends = shape.vocab * (1 if shape.tied else 2) + shape.positions
+    return blocks + (shape.layers - dense) * routed + norm + ends * shape.embed
 
 
 _SIZES = (*_GROUPED, *_LATENT, "shared_ffn", "vocab", "positions", "mtp_layers")
@@ -131,6 +195,7 @@ def shape_of(model: Model) -> DecoderShape | None:
         gated=family.gated,
         biased=family.biased,
         query_norm=family.query_norm,
+        query_bias=family.query_bias,
         tied=model.tied,
         top_k=model.top_k,
         dense_layers=_dense_layers(model),
@@ -145,7 +210,7 @@ def _dense_layers(model: Model) -> int:
     return routed.index(True) if True in routed else 0
 
 
-def _architecture(shape: DecoderShape) -> str:
+def _features(shape: DecoderShape) -> list[str]:
     words = [
         "RMSNorm" if shape.rms_norm else "LayerNorm",
         "rotary positions" if shape.rotary else "learned positions",
@@ -153,7 +218,15 @@ def _architecture(shape: DecoderShape) -> str:
         "biases" if shape.biased else "no biases",
         "a tied head" if shape.tied else "a head of its own",
     ]
-    words += ["norms of queries and keys"] if shape.query_norm else []
+    words.append("norms of queries and keys" if shape.query_norm else "no norms of queries and keys")
+    return [
+        *words,
+        "biases of queries, keys and values" if shape.query_bias else "no biases of queries, keys and values",
+    ]
+
+
+def _architecture(shape: DecoderShape) -> str:
+    words = [word for word in _features(shape) if not word.endswith((" keys", " values")) or word[:2] != "no"]
     words += ["experts"] if shape.experts else []
     words += ["latent attention"] if shape.kv_lora else []
     words += ["sliding windows"] if shape.window else []

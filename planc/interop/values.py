@@ -50,10 +50,16 @@ class Options:
     """Folder of the plan; paths of a model's config are relative to it."""
     ignored: tuple[str, ...] = ()
     """Unknown fields that the user chose to leave out."""
+    approximate: bool = False
+    """True if fields that no sentence expresses are left out with a warning, for a plan that is only costed."""
 
 
 class RefusedError(Exception):
     """A setting cannot be read; its diagnostic is already recorded."""
+
+
+class LeftOutError(Exception):
+    """A field was left out, or got another value (`Options.approximate`): settings that were read before are void."""
 
 
 class Values:
@@ -67,6 +73,10 @@ class Values:
         self.system, self.options = system, options
         self.documents = tuple(system.prepared(d) if system.prepared else d for d in documents)
         self.diagnostics: list[Diagnostic] = []
+        self.approximations: list[Diagnostic] = []
+        """Diagnostics that hold also if the settings are read anew."""
+        self.inexact: dict[str, None] = {}
+        """Fields that the plan says only nearly, or not at all."""
         self._origins: dict[str, Origin] = {}
         self._model: Model | None = None
         self._given: dict[str, Given] = {}
@@ -254,18 +264,31 @@ class Values:
         help = f"give its value with --set {name}=VALUE{own}" if shell else ""
         return self.report("E1305", f"`{name}` is {value}, which is not {legal}{shell}", name, help=help)
 
-    def refused(self, why: str, *names: str, instead: str = "") -> RefusedError:
+    def refused(self, why: str, *names: str, instead: str = "", off: str = "") -> RefusedError | LeftOutError:
         """Records E1304 (no sentence of a plan expresses the values of the fields `names`); returns the exception to
-        raise. `why` is the reason; `instead` is an option with a value that a plan can express ("": none)."""
+        raise. `why` is the reason; `instead` is an option with a value that a plan can express ("": none). With `off`,
+        which says how memory and time are off then, an approximate import takes that value, or leaves the fields out.
+        """
         spelled = [self._spelled.get(n, n) for n in map(self._own, names)]
         given = [name for name in spelled if name in self._given or self._own(name) in self._given]
         help = instead or f"--ignore {given[0]} leaves it out: its default counts then" if instead or given else ""
+        other = dict(re.findall(r"--set (\w+)=(\w+)", instead))
+        if self.options.approximate and off and (other or given):
+            how = ", ".join(f"{name} = {value}" for name, value in other.items()) or "its default"
+            self.approximate(f"{why}; the plan has {how}: {off}", *names)
+            place = self.place(*names)
+            for own in map(self._own, names):
+                self._given.pop(own, None)
+            self._given |= {self._own(name): Given(value, place) for name, value in other.items()}
+            return LeftOutError(why)
         return self.report("E1304", f"{', '.join(f'`{n}`' for n in spelled)}: {why}", *names, help=help)
 
     def approximate(self, why: str, *names: str) -> None:
         """Records W1310 (a plan expresses the fields `names` only approximately); `why` is the difference."""
         shown = ", ".join(f"`{self._spelled.get(n, n)}`" for n in names)
         self.report("W1310", f"{shown}: {why}", *names)
+        self.approximations = [d for d in self.diagnostics if d.code == "W1310"]
+        self.inexact |= dict.fromkeys(self._spelled.get(n, n) for n in names)
 
     def apart(self, why: str, *names: str) -> RefusedError:
         """Records E1307 (the values of `names` contradict each other: `why`); returns the exception to raise."""

@@ -287,6 +287,8 @@ class Report(Value, InNotebook):
     mesh: dict[str, int] | None = None
     defaults: tuple[str, ...] = ()
     """Defaults of the plan that change seconds or GiB considerably: `recompute none`, `microbatch 1`."""
+    inexact: tuple[str, ...] = ()
+    """Fields of another system's file that the plan says only nearly, or not at all."""
     axes: tuple[AxisFacts, ...] | None = None
     limits: Limits | None = None
     diagnostics: tuple[Diagnostic, ...] = ()

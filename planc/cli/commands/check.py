@@ -26,7 +26,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fix", action="store_true", help="apply the safe fixes, and show them as diffs")
     parser.add_argument("--unsafe-fixes", action="store_true", help="the same, with those that change the plan")
     add_foreign(parser)
-    parser.add_argument("--strict", action="store_true", help="exit 1 for warnings too")
+    parser.add_argument("--strict", action="store_true", help="exit 1 for warnings too, and approximate nothing")
     parser.add_argument("--watch", action="store_true", help="check again whenever a file changes, until interrupted")
     parser.add_argument("--brief", action="store_true", help="one line for each plan")
     allow = (

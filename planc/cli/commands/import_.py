@@ -20,6 +20,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="the files of one configuration")
     parser.add_argument("-o", "--output", metavar="PLAN", help="write the plan there, not to standard output")
     add_foreign(parser)
+    parser.add_argument("--strict", action="store_true", help="refuse what a plan can say only nearly, or not at all")
     add_given(parser)
 
 
@@ -49,7 +50,8 @@ def _show(imported: Imported, output: str | None) -> None:
     if imported.text and not output:
         print(imported.text, end="")
     elif imported.text and imported.system:
-        print(f"{output}: {imported.system.title} {imported.system.version}\n{imported.chain}")
+        near = f", approximate: {len(imported.inexact)} fields" if imported.inexact else ""
+        print(f"{output}: {imported.system.title} {imported.system.version}{near}\n{imported.chain}")
     if imported.diagnostics:
         with redirect_stdout(sys.stderr):
             print_diagnostics(imported.diagnostics, imported.sources)
@@ -73,6 +75,7 @@ def _json(imported: Imported) -> dict[str, Any]:
         "version": imported.system.version if imported.system else None,
         "text": imported.text or None,
         "batch": imported.chain or None,
+        "inexact": list(imported.inexact),
         "fields": fields,
         "diagnostics": [d.to_json() for d in imported.diagnostics],
     }

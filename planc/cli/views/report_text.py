@@ -39,8 +39,10 @@ def brief_line(report: Report) -> str:
 
 
 def _defaults(report: Report) -> str:
-    """Return a clause that names the defaults in effect for sentences that the plan does not have."""
-    return f"; by default {', '.join(report.defaults)}" if report.defaults else ""
+    """Return clauses with the defaults in effect for sentences that the plan does not have, and with the number of
+    fields of another system's file that it says only nearly."""
+    near = f"; approximate: {len(report.inexact)} fields" if report.inexact else ""
+    return (f"; by default {', '.join(report.defaults)}" if report.defaults else "") + near
 
 
 def _trained(report: Report) -> str:

@@ -37,6 +37,22 @@ from planc.interop.formats.words import (
 _PARAMETER = re.compile(r"\$\{?(#(?=[A-Za-z_]))?([A-Za-z_]\w*|\d+|[@*#])(\[[^\]]{0,40}\])?(:?[-=+?])?", re.DOTALL)
 _SET_IN_ARITHMETIC = re.compile(r"([A-Za-z_]\w*)\s*(?:\+\+|--|[-+*/%]?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)")
 _RUNS_TEXT = re.compile(r"-[a-z]*c[a-z]*")
+_REFERENCE = re.compile(r"\$\{?(\w+|#)\}?")
+_FROM_OUTSIDE = (
+    "HOME",
+    "USER",
+    "PWD",
+    "PATH",
+    "HOSTNAME",
+    "SHELL",
+    "RANDOM",
+    "SECONDS",
+    "LINENO",
+    "UID",
+    "EUID",
+    "OLDPWD",
+)
+"""Variables that every shell sets."""
 _DECLARES = ("export", "local", "declare", "readonly", "typeset")
 _SETS = ("let", "read", "getopts", "mapfile", "readarray", "unset", "shift", "set")
 _SHELLS = ("bash", "sh", "zsh")
@@ -70,10 +86,19 @@ class Script:
     """
 
     def __init__(
-        self, source: Source, given: Mapping[str, str], beside: Mapping[str, Source], first: Sequence[Source] = ()
+        self,
+        source: Source,
+        given: Mapping[str, str],
+        beside: Mapping[str, Source],
+        first: Sequence[Source] = (),
+        *,
+        unset: bool = False,
     ) -> None:
         """Interprets the script `source`, after the scripts in `first`. `given` has values from the command line, of
-        variables and of arguments (`1`). `beside` has the files that the script may `source`, by name."""
+        variables and of arguments (`1`). `beside` has the files that the script may `source`, by name. With `unset`,
+        tests are decided as if all other arguments and environment variables were not set (`assumed`)."""
+        self._unset, self._left = unset, {*_FROM_OUTSIDE}
+        self.assumed: dict[str, None] = {}
         self.commands: list[ShellCommand] = []
         self.written: list[Written] = []
         self.directives: list[Written] = []
@@ -388,6 +413,7 @@ class Script:
         for word in words:
             own = word.text.partition("=")[0]
             if own.isidentifier():
+                self._left.add(own)
                 left = VariableValue([ShellWord(f"${own}", word.span)], f"${own}", known=False, written=(word,))
                 self._variables.set(own, None if name == "unset" else left, word.span)
         return None if name != "unset" else True
@@ -397,6 +423,7 @@ class Script:
         text = word.text
         if found := _SET_IN_ARITHMETIC.findall(text):
             for name in {name for names in found for name in names if name}:
+                self._left.add(name)
                 left = VariableValue([ShellWord(f"${name}", word.span)], f"${name}", known=False, written=(word,))
                 self._variables.set(name, left, word.span)
             return None
@@ -500,7 +527,18 @@ class Script:
         text, known = self._text(word, used)
         self.used += used
         quoted = bool(word.pieces) and all(piece.quoted for piece in word.pieces)
+        if self._unset and not known:
+            text, known = self._without(text)
         return Operand(text, known and all(value.certain for value in used), quoted)
+
+    def _without(self, text: str) -> tuple[str, bool]:
+        """Returns `text` without the variables in it that nothing sets, and True if nothing else is unknown."""
+        names = _REFERENCE.findall(text)
+        rest = _REFERENCE.sub(lambda found: "0" if found[1] == "#" else "", text)
+        if "$" in rest or "`" in rest or any(name in self._left for name in names):
+            return text, False
+        self.assumed |= dict.fromkeys(names)
+        return rest, True
 
     def _put(self, piece: WordPiece, place: Span, used: list[VariableValue]) -> _Put:
         text = piece.text

@@ -26,22 +26,39 @@ SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash")
 """Extensions of shell scripts; other files may be a list of flags."""
 
 
-def read_scripts(sources: Sequence[Source], given: Mapping[str, str], kinds: Mapping[str, str]) -> list[Document]:
+def read_scripts(
+    sources: Sequence[Source], given: Mapping[str, str], kinds: Mapping[str, str], *, unset: bool = False
+) -> list[Document]:
     """Returns the documents of scripts that together are one configuration. A script that another script sources, or
     that has no command, gets no document: it is read as a part of the others.
 
     `given` has the values of variables and arguments from the command line. `kinds` has the format of each file,
-    `flags` or `assignments`; a file without one gets the format in which its command has more words. Raises
-    UnreadableError for an unclosed quote or bracket.
+    `flags` or `assignments`; a file without one gets the format in which its command has more words. With `unset`, a
+    test of a variable that nothing sets is decided as a shell does without it, if the script then still starts what it
+    certainly starts. Raises UnreadableError for an unclosed quote or bracket.
     """
+    found = _documents(sources, given, kinds, unset=False)
+    if not unset or all(g.certain for document in found for g in document.fields.values()):
+        return found
+    assumed = _documents(sources, given, kinds, unset=True)
+    return assumed if _certain(assumed) >= _certain(found) else found
+
+
+def _certain(documents: Sequence[Document]) -> int:
+    return sum(given.certain for document in documents for given in document.fields.values())
+
+
+def _documents(
+    sources: Sequence[Source], given: Mapping[str, str], kinds: Mapping[str, str], *, unset: bool
+) -> list[Document]:
     beside = {PurePosixPath(source.file).name: source for source in sources}
-    scripts = {source.file: Script(source, given, beside) for source in sources}
+    scripts = {source.file: Script(source, given, beside, unset=unset) for source in sources}
     inner = {file for script in scripts.values() for file in script.sourced}
     outer = [source for source in sources if source.file not in inner] or list(sources)
     first = [source for source in outer if not scripts[source.file].commands]
     if first and len(first) < len(outer):
         outer = [source for source in outer if source not in first]
-        scripts |= {source.file: Script(source, given, beside, first) for source in outer}
+        scripts |= {source.file: Script(source, given, beside, first, unset=unset) for source in outer}
     return [_document(source, scripts[source.file], kinds.get(source.file, "")) for source in outer]
 
 
@@ -61,7 +78,11 @@ def _chosen(source: Source, script: Script, counts: Callable[[ShellWord], bool])
     if lists and not source.file.endswith(SCRIPTS):
         words, used = [w for one in lists for w in one.words], [v for one in lists for v in one.used]
         commands.append(ShellCommand(tuple(words), tuple(used), tuple(w for one in lists for w in one.written)))
-    return max(commands, key=lambda one: sum(map(counts, one.words)), default=ShellCommand((), (), ()))
+    return max(commands, key=lambda one: _weight(one, counts), default=ShellCommand((), (), ()))
+
+
+def _weight(command: ShellCommand, counts: Callable[[ShellWord], bool]) -> tuple[bool, int]:
+    return command.words[0].text not in ("echo", "printf"), sum(map(counts, command.words))
 
 
 def _of_flags(source: Source, script: Script, best: ShellCommand) -> Document:
@@ -80,7 +101,7 @@ def _of_flags(source: Source, script: Script, best: ShellCommand) -> Document:
     left = (*_left(source, script, best), *more, *wrong)
     return Document(
         source.file, "flags", fields, source, named, launcher, left, _others(script, best), frozenset(script.taken),
-        tuple(script.unfound), len(script.written),
+        tuple(script.unfound), len(script.written), tuple(script.assumed),
     )  # fmt: skip
 
 
@@ -100,7 +121,7 @@ def _of_assignments(source: Source, script: Script, best: ShellCommand) -> Docum
     program = tuple(w.text for w in best.words if not _is_assignment(w))
     return Document(
         source.file, "assignments", fields, source, program, None, tuple(left), (), frozenset(script.taken),
-        tuple(script.unfound), len(script.written),
+        tuple(script.unfound), len(script.written), tuple(script.assumed),
     )  # fmt: skip
 
 

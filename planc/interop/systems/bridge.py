@@ -30,7 +30,7 @@ SAME = {
         "account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split sequence_parallel cp_comm_type "
         "tp_comm_overlap overlap_moe_expert_parallel_comm "
         "num_layers hidden_size ffn_hidden_size num_attention_heads num_query_groups kv_channels "
-        "position_embedding_type normalization qk_layernorm make_vocab_size_divisible_by vocab_size "
+        "position_embedding_type normalization qk_layernorm add_qkv_bias make_vocab_size_divisible_by vocab_size "
         "multi_latent_attention q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim moe_router_topk "
         "moe_ffn_hidden_size moe_shared_expert_intermediate_size moe_layer_freq moe_token_dispatcher_type "
         "moe_expert_capacity_factor bf16 fp16 fp8 fp8_recipe fp4 fp4_recipe first_last_layers_bf16 "

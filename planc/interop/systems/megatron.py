@@ -15,12 +15,12 @@ from typing import Any, Literal
 from planc.diag.quoting import python_comment, shell_word
 from planc.frameworks import OWN
 from planc.frameworks.megatron import MODULES, VOCAB
-from planc.interop.document import Document, FieldValue
+from planc.interop.document import Document, FieldValue, Given
 from planc.interop.fields import field_tables
 from planc.interop.layer_patterns import even, layers_of_pattern, layout_of_stages, stages_of_layout
 from planc.interop.ops import existing, linear_layers
 from planc.interop.setup import ROLES, CannotSayError, DecoderShape, Quantized, Role, TrainingSetup
-from planc.interop.shape import model_words
+from planc.interop.shape import model_words, nearest_words
 from planc.interop.system import OMIT, System, unless, when
 from planc.interop.systems.megatron_asserts import check_asserts
 from planc.interop.values import Values
@@ -35,6 +35,7 @@ def _data_parallel(v: Values) -> int:
     """Returns the number of data-parallel ranks: the devices divided by the degrees of pipeline, context and tensor
     parallelism."""
     devices = _devices(v)
+    _older(v, "model_parallel_size", "tensor_model_parallel_size")
     inner = v.whole("tensor_model_parallel_size") * v.whole("pipeline_model_parallel_size")
     inner *= v.whole("context_parallel_size")
     if devices % inner:
@@ -52,7 +53,15 @@ def _devices(v: Values) -> int:
 
 
 def _microbatch(v: Values) -> int:
+    _older(v, "batch_size", "micro_batch_size")
     return v.needed("micro_batch_size")
+
+
+def _older(v: Values, old: str, name: str) -> None:
+    """Raises an error for a flag of older releases, which Megatron-LM itself refuses: `name` is today's."""
+    if v.is_given(old) and not v.is_given(name):
+        instead = f"--set {name}={v.raw(old)}"
+        raise v.refused(f"Megatron-LM itself refuses it: {name}", old, instead=instead, off="the same as it was then")
 
 
 def _sequences(v: Values) -> int:
@@ -82,6 +91,9 @@ def _gather(v: Values) -> Period | None:
 
 
 def _zero(v: Values) -> int:
+    if v.is_given("deepspeed"):
+        v.approximate("DeepSpeed's engine trains: its buckets and overlap are taken to be Megatron-LM's", "deepspeed")
+        return v.maybe_whole("zero_stage") or 0
     if v.flag("use_torch_fsdp2"):
         return 3
     if v.flag("use_megatron_fsdp"):
@@ -110,10 +122,11 @@ def _shape(v: Values) -> DecoderShape:
         vocab=_padded_vocab(v),
         positions=0 if rotary else v.needed("max_position_embeddings"),
         gated=gated,
-        rms_norm=v.text("normalization", "LayerNorm", "RMSNorm") == "RMSNorm",
+        rms_norm=v.text("normalization", "LayerNorm", "RMSNorm", "layernorm", "rmsnorm").lower() == "rmsnorm",
         rotary=rotary,
         biased=not v.flag("disable_bias_linear"),
         query_norm=not latent and v.flag("qk_layernorm"),
+        query_bias=v.flag("disable_bias_linear") and v.flag("add_qkv_bias"),
         tied=not v.flag("untie_embeddings_and_output_weights"),
         experts=experts,
         top_k=v.whole("moe_router_topk") if experts else 0,
@@ -141,12 +154,19 @@ def _kv_heads(v: Values, heads: int) -> int:
 
 def _rotary(v: Values) -> bool:
     """True if positions are rotary, False if they are learned."""
-    kind = v.text("position_embedding_type", "learned_absolute", "rope", "yarn", "none", "mrope", "relative")
+    kind = v.text("position_embedding_type", "learned_absolute", "rope", "yarn", "none", "mrope", "relative", *_FORKS)
     if v.flag("use_rotary_position_embeddings"):
         return True
-    if kind in ("none", "relative") or (kind == "learned_absolute" and v.flag("no_position_embedding")):
-        raise v.refused("no model of the catalog has such positions", "position_embedding_type")
-    return kind != "learned_absolute"
+    if kind in ("none", "relative", "alibi") or (kind == "learned_absolute" and v.flag("no_position_embedding")):
+        off = "they have no parameters, and the same time but for the positions' own"
+        instead = "--set position_embedding_type=rope, the nearest"
+        raise v.refused("no model of the catalog has such positions", _POSITIONS, instead=instead, off=off)
+    return kind not in ("learned_absolute", "absolute")
+
+
+_POSITIONS = "position_embedding_type"
+_FORKS = ("alibi", "rotary", "absolute")
+"""Positions that only versions of Megatron-LM by others have."""
 
 
 def dense_layers(v: Values) -> int:
@@ -185,7 +205,15 @@ def model_of_sizes(v: Values) -> str:
     try:
         return model_words(_shape(v))
     except ValueError as error:
-        raise v.refused(str(error), "num_layers", "hidden_size") from None
+        if not v.options.approximate:
+            raise v.refused(str(error), "num_layers", "hidden_size") from None
+        why = str(error)
+    try:
+        words, unlike = nearest_words(_shape(v))
+    except ValueError:
+        raise v.refused(why, "num_layers", "hidden_size") from None
+    v.approximate(f"{why}; the plan's is the nearest, without {unlike}", "num_layers", "hidden_size")
+    return words
 
 
 def _chunks(v: Values) -> int:
@@ -247,7 +275,8 @@ def _stages_of_layers(v: Values, pp: int, layers: int) -> tuple[int, ...]:
         if rest or inner < 0 or (inner and pp == given):
             raise v.apart("the other stages do not divide the remaining layers", *names)
         if _chunks(v) > 1:
-            raise v.refused("a first and last rank of several stages: planc reads the layout string", *names)
+            off = "the first and last rank have as many layers as the others: their memory and time are other in truth"
+            raise v.refused("a first and last rank of several stages: planc reads the layout string", *names, off=off)
         stages = [inner] * pp
         stages[0], stages[-1] = first if first is not None else inner, last if last is not None else inner
         return tuple(stages)
@@ -265,7 +294,8 @@ def _schedule(v: Values) -> str:
     group = v.maybe_whole("microbatch_group_size_per_virtual_pipeline_stage", minimum=1)
     if group not in (None, v.whole("pipeline_model_parallel_size")) and _chunks(v) > 1:
         name = "microbatch_group_size_per_virtual_pipeline_stage"
-        raise v.refused("only groups as large as the pipeline are simulated", name)
+        off = "the bubble and the microbatches in flight are slightly other in truth"
+        raise v.refused("only groups as large as the pipeline are simulated", name, off=off)
     return "interleaved_1f1b" if _chunks(v) > 1 else SCHEDULE
 
 
@@ -275,7 +305,8 @@ def _context(v: Values) -> str:
     if v.whole("context_parallel_size") == 1:
         return "ring"
     if len(set(kind)) > 1 or (kind and kind[0] not in methods):
-        raise v.refused("hierarchical context parallelism has no sentence", "cp_comm_type")
+        off = "the exchange of context parallelism is faster in truth"
+        raise v.refused("hierarchical context parallelism has no sentence", "cp_comm_type", off=off)
     return methods[kind[0]] if kind else "ring"
 
 
@@ -303,6 +334,7 @@ def _dispatched(v: Values) -> None:
             "gathering every token for the experts, Megatron-LM's default, has no sentence",
             "moe_token_dispatcher_type",
             instead="--set moe_token_dispatcher_type=alltoall, which gives the same result",
+            off="the exchange is slower and takes more memory in truth",
         )
 
 
@@ -349,10 +381,12 @@ def _stored(v: Values) -> tuple[tuple[Noun, str], ...]:
     if not v.flag("use_precision_aware_optimizer"):
         return tuple(found)
     if v.text("main_params_dtype", "fp32", "fp16") != "fp32":
-        raise v.refused("master parameters that keep the rest of their bits elsewhere", "main_params_dtype")
+        why, off = "master parameters that keep the rest of their bits elsewhere", "they take less memory in truth"
+        raise v.refused(why, "main_params_dtype", off=off)
     first, second = (v.text(n, "fp32", "fp16", "bf16", "fp8") for n in ("exp_avg_dtype", "exp_avg_sq_dtype"))
     if first != second or first in ("fp16", "fp8"):
-        raise v.refused("planc keeps both moments in one dtype, fp32 or bf16", "exp_avg_dtype", "exp_avg_sq_dtype")
+        why, off = "planc keeps both moments in one dtype, fp32 or bf16", "they take less memory in truth"
+        raise v.refused(why, "exp_avg_dtype", "exp_avg_sq_dtype", off=off)
     return (*found, ("optimizer", "bf16")) if first == "bf16" else tuple(found)
 
 
@@ -365,10 +399,18 @@ def _kernel(v: Values) -> str:
 
 
 def _recompute(v: Values) -> Recompute:
+    if v.is_given("checkpoint_activations") and not v.is_given("recompute_granularity"):
+        instead = "--set recompute_granularity=full --set recompute_method=uniform --set recompute_num_layers=1"
+        why, off = "Megatron-LM itself refuses it: recompute_granularity", "the same as it was then, layer by layer"
+        raise v.refused(why, "checkpoint_activations", instead=instead, off=off)
     granularity = v.text("recompute_granularity", "", "None", "none", "full", "selective")
     if v.flag("moe_layer_recompute"):
         if granularity in ("full", "selective"):
-            raise v.refused("recompute of experts together with another recompute", "moe_layer_recompute")
+            why, off = (
+                "recompute of experts together with another recompute",
+                "memory is lower, and time higher in truth",
+            )
+            raise v.refused(why, "moe_layer_recompute", off=off)
         return Recompute(ops=existing(v.model(), *MODULES["moe"]))
     if granularity == "full":
         return _whole_layers(v)
@@ -376,7 +418,8 @@ def _recompute(v: Values) -> Recompute:
         modules = v.words("recompute_modules") or ("core_attn",)
         unknown = [m for m in modules if m not in MODULES]
         if unknown:
-            raise v.refused(f"no op of a plan is Megatron's `{unknown[0]}`", "recompute_modules")
+            off = "other activations are kept in truth"
+            raise v.refused(f"no op of a plan is Megatron's `{unknown[0]}`", "recompute_modules", off=off)
         ops = dict.fromkeys(op for m in modules for op in MODULES[m])
         return Recompute(ops=existing(v.model(), *ops))
     if v.flag("recompute_activations"):
@@ -389,11 +432,15 @@ def _whole_layers(v: Values) -> Recompute:
     layers, pp = v.maybe_whole("num_layers", minimum=1) or 0, v.whole("pipeline_model_parallel_size")
     if method == "block" and number is not None and number * pp < layers:
         if layers % (number * pp):
-            raise v.refused("recomputing some layers of a stage has no sentence", "recompute_num_layers")
+            off = "every layer is recomputed: memory is higher, and time lower in truth"
+            instead = "--set recompute_num_layers=1 --set recompute_method=uniform, every layer"
+            why = "recomputing some layers of a stage has no sentence"
+            raise v.refused(why, "recompute_num_layers", instead=instead, off=off)
         return Recompute(ops=("whole_blocks",), every=layers // (number * pp))
     if method == "uniform" and (number or 1) > 1:
         instead = "--set recompute_num_layers=1, or --ignore recompute_num_layers: every layer's input is kept then"
-        raise v.refused("keeping the input of each few layers has no sentence", "recompute_num_layers", instead=instead)
+        why, off = "keeping the input of each few layers has no sentence", "memory is lower in truth"
+        raise v.refused(why, "recompute_num_layers", instead=instead, off=off)
     return Recompute(ops=("whole_blocks",))
 
 
@@ -401,14 +448,14 @@ def _quantized(v: Values) -> tuple[Quantized, ...]:
     kept = _layers_in_bf16(v)
     if v.text("fp4", "", "None", "none", "e2m1") not in ("", "None", "none"):
         if v.text("fp4_recipe", "nvfp4", "custom") == "custom":
-            raise v.refused("a recipe in code has no sentence", "fp4_recipe")
+            raise v.refused("a recipe in code has no sentence", "fp4_recipe", off="the recipe's own costs are unknown")
         return (Quantized(which=linear_layers(v.model()), method=f"float4{kept}"),)
     if v.text("fp8", "", "None", "e4m3", "hybrid") in ("", "None"):
         return ()
     recipes = {"tensorwise": "tensorwise", "delayed": "tensorwise", "mxfp8": "tile = 32", "blockwise": "tile = 128"}
     recipe = v.text("fp8_recipe", *recipes, "custom")
     if recipe == "custom":
-        raise v.refused("a recipe in code has no sentence", "fp8_recipe")
+        raise v.refused("a recipe in code has no sentence", "fp8_recipe", off="the recipe's own costs are unknown")
     return (Quantized(which=linear_layers(v.model()), method=f"float8({recipes[recipe]}){kept}"),)
 
 
@@ -441,7 +488,10 @@ def overlaps(v: Values) -> tuple[tuple[Role | Literal["ep"], str], ...]:
     elif _zero(v) == 1 and not gathered:
         why = "overlap of the gradient reduction without that of the parameter all-gather"
         raise v.refused(
-            why, "overlap_param_gather", instead="--set overlap_param_gather=true, or overlap_grad_reduce=false"
+            why,
+            "overlap_param_gather",
+            instead="--set overlap_param_gather=true, or overlap_grad_reduce=false",
+            off="the step is slower in truth, by the gathers that are exposed",
         )
     if v.flag("tp_comm_overlap") and v.whole("tensor_model_parallel_size") > 1:
         found.append(("tp", "async_matmul"))
@@ -455,14 +505,15 @@ def _fused_loss(v: Values) -> tuple[str, ...]:
         return ()
     if v.text("cross_entropy_fusion_impl", "native", "te", "linear") == "linear":
         why = "head and loss in one kernel have no sentence; `loss in 8 chunks` keeps no logits either"
-        raise v.refused(why, "cross_entropy_fusion_impl")
+        raise v.refused(why, "cross_entropy_fusion_impl", off="memory of logits is lower in truth")
     return ("loss",)
 
 
 def _optimizer(v: Values) -> str:
     kind = v.text("optimizer", "adam", "sgd", "muon", "dist_muon", "lion")
     if kind in ("sgd", "lion"):
-        raise v.refused("planc's optimizers are AdamW and Muon", "optimizer")
+        off = "the state has a moment less for each parameter in truth"
+        raise v.refused("planc's optimizers are AdamW and Muon", "optimizer", off=off)
     return "adamw" if kind == "adam" else "muon"
 
 
@@ -474,7 +525,11 @@ def _offloaded(v: Values) -> tuple[str, ...]:
     if not v.flag("optimizer_cpu_offload"):
         return ()
     if v.number("optimizer_offload_fraction") != 1.0:
-        raise v.refused("a part of the optimizer's state in host memory has no sentence", "optimizer_offload_fraction")
+        why, off = (
+            "a part of the optimizer's state in host memory has no sentence",
+            "more memory and less time in truth",
+        )
+        raise v.refused(why, "optimizer_offload_fraction", off=off)
     return ("optimizer",)
 
 
@@ -586,6 +641,7 @@ WRITES = {
     "swiglu": lambda s: when(_shape_of(s).gated),
     "disable_bias_linear": lambda s: when(not _shape_of(s).biased),
     "qk_layernorm": lambda s: when(_shape_of(s).query_norm),
+    "add_qkv_bias": lambda s: when(_shape_of(s).query_bias),
     "untie_embeddings_and_output_weights": lambda s: when(not _shape_of(s).tied),
     "vocab_size": lambda s: _shape_of(s).vocab,
     "make_vocab_size_divisible_by": lambda s: when(_shape_of(s).vocab % (128 * s.tp) > 0, 1),
@@ -700,13 +756,14 @@ def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
 def _recognises(document: Document) -> bool:
     if document.format == "yaml":
         return any(name.startswith("MODEL_ARGS.--") for name in document.fields)
-    return "tensor_model_parallel_size" in document.fields or any("pretrain_" in w for w in document.program)
+    degrees = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size")
+    return any(name in document.fields for name in degrees) or any("pretrain_" in w for w in document.program)
 
 
 def _prepared(document: Document) -> Document:
     """Renames the flags of a `model_config.yaml` to field names; returns other documents unchanged."""
     if document.format != "yaml":
-        return document
+        return replace(document, fields=_of_deepspeed(document.fields)) if "deepspeed" in document.fields else document
     fields = {}
     for name, given in document.fields.items():
         found = _FLAG.fullmatch(name)
@@ -714,6 +771,26 @@ def _prepared(document: Document) -> Document:
     return replace(document, fields=fields)
 
 
+def _of_deepspeed(fields: dict[str, Given]) -> dict[str, Given]:
+    """Returns the flags of Megatron-DeepSpeed with Megatron-LM's names; several `--num-experts` are one number if they
+    are equal."""
+    found = {DEEPSPEED.get(name, name): given for name, given in fields.items()}
+    if (experts := found.get("num_experts")) and isinstance(experts.value, tuple) and len({*experts.value}) == 1:
+        found["num_experts"] = replace(experts, value=experts.value[0])
+    if (experts := found.get("num_experts")) and experts.value == "1":  # what it calls a dense model
+        found = {name: given for name, given in found.items() if name not in ("num_experts", *DEEPSPEED.values())}
+    if (ulysses := fields.get("ds_sequence_parallel_size")) is not None:
+        found["cp_comm_type"] = replace(ulysses, value="a2a")
+    return found
+
+
+DEEPSPEED = {
+    "moe_expert_parallel_size": "expert_model_parallel_size",
+    "topk": "moe_router_topk",
+    "moe_train_capacity_factor": "moe_expert_capacity_factor",
+    "expert_interval": "moe_layer_freq",
+}
+"""Flags of Megatron-DeepSpeed for experts, and Megatron-LM's."""
 _FLAG = re.compile(r"MODEL_ARGS\.--([\w-]+)")
 
 
