@@ -6,9 +6,8 @@ i of plan B: it receives only the elements of its shards under B that it did not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise, takewhile
 
 from planc.compare.shard_intervals import Runs, StoredLayout, layers_on_rank, length, shared, stored_layout
 from planc.diag.fast_dataclass import dataclass
@@ -45,62 +44,71 @@ def resharding_bytes(
     `rests` are functions that return the layouts of state between steps in `before` and in `after`.
     """
     tensors = list(_tensors(before, after, rests))
-    had = before.plan.mesh.devices if same_machine else 0
-    axes = {a for t in tensors for a in (*t.before.axes, *t.after.axes)}
-    axes |= {p.mesh.axis(p.split.axis) for p in (before.plan, after.plan) if p.split}
-    ranks, copies = representatives(axes, had, after.plan.mesh.devices)
-    needed, lacking = {}, {}
-    for rank in ranks:
-        needed[rank], lacking[rank] = _of_rank(before, after, tensors, rank, rank < had)
-    worst = max(ranks, key=lambda rank: lacking[rank])
+    had, devices = before.plan.mesh.devices if same_machine else 0, after.plan.mesh.devices
+    stages = {p.mesh.axis(p.split.axis) for p in (before.plan, after.plan) if p.split}
+    digits = digits_of({*stages, *(a for t in tensors for a in t.axes)}, had, devices)
+    needed = moved = 0
+    missing: dict[Digits, dict[int, int]] = {}
+    for t in tensors:
+        own = digits_on(digits, {*t.axes, *stages}, had, devices)
+        of_rank = missing.setdefault(own, {})
+        copies = devices // _product(high // low for low, high in own)
+        for rank in holders(own, t.after.holders):
+            needs, lacks = _of_rank(before, after, t, rank, rank < had)
+            needed += copies * needs
+            moved += copies * lacks
+            of_rank[rank] = of_rank.get(rank, 0) + lacks
+    worst_device, worst_device_bytes = _most_missing(digits, missing)
     return ReshardingBytes(
         same_machine=same_machine,
         checkpoint_bytes=ELEMENT_BYTES * (before.model.parameters + moment_elements(before.plan)),
-        needed_bytes=copies * sum(needed.values()),
-        moved_bytes=copies * sum(lacking.values()),
-        worst_device_bytes=lacking[worst],
-        worst_device=worst,
+        needed_bytes=needed,
+        moved_bytes=moved,
+        worst_device_bytes=worst_device_bytes,
+        worst_device=worst_device,
     )
 
 
 @dataclass(frozen=True)
 class _Tensor:
-    """The weights or the optimizer state of parameters of the same sections, with the layouts before and after. `times`
-    counts the arrays with these layouts, such as two AdamW moments; `name` is one of the parameters."""
+    """The weights or the optimizer state of parameters with the same layouts before and after. `times` counts the
+    arrays of these layouts in each set of sections, such as two AdamW moments; its keys are a parameter of them."""
 
-    name: str
-    times: int
+    times: dict[str, int]
     before: StoredLayout
     after: StoredLayout
 
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (*self.before.axes, *self.after.axes)
+
 
 def _tensors(before: Sharded, after: Sharded, rests: tuple[StateLayout, StateLayout]) -> Iterator[_Tensor]:
-    found: dict[tuple[object, ...], _Tensor] = {}
+    found: dict[tuple[StoredLayout, StoredLayout], dict[tuple[object, ...], tuple[str, int]]] = {}
     for p in after.params:
         old = before.param[p.param.name]
         times_of: dict[Noun, int] = {"params": 1, "optimizer": moments_of(before.plan, p.param.name)}
         for noun, times in times_of.items():
             pair = (stored_layout(before, old, noun, rests[0]), stored_layout(after, p, noun, rests[1]))
-            alike = (*pair, old.param.sections, p.param.sections)
-            one = found.setdefault(alike, _Tensor(p.param.name, 0, *pair))
-            found[alike] = replace(one, times=one.times + times)
-    return iter(found.values())
+            by_sections, sections = found.setdefault(pair, {}), (old.param.sections, p.param.sections)
+            name, so_far = by_sections.get(sections, (p.param.name, 0))
+            by_sections[sections] = (name, so_far + times)
+    return (_Tensor(dict(by_sections.values()), *pair) for pair, by_sections in found.items())
 
 
-def _of_rank(before: Sharded, after: Sharded, tensors: list[_Tensor], rank: int, had: bool) -> tuple[int, int]:
-    """Return the bytes that `rank` needs under the new layout, and how many of these it receives. Without `had` it
-    starts empty."""
-    needed = lacking = 0
-    for t in tensors:
-        layers = layers_on_rank(after.plan, after.param[t.name].param, rank)
-        piece = t.after.piece(rank)
-        elements = _product(length(runs) for runs in piece)
-        needed += len(layers) * elements * t.times
-        lacking += len(layers) * elements * t.times
-        if had:
-            both = len(layers & layers_on_rank(before.plan, before.param[t.name].param, rank))
-            lacking -= both * _overlap(t.before.piece(rank), piece) * t.times
-    return needed * ELEMENT_BYTES, lacking * ELEMENT_BYTES
+def _of_rank(before: Sharded, after: Sharded, t: _Tensor, rank: int, had: bool) -> tuple[int, int]:
+    """Return the bytes of `t` that `rank` needs under the new layout, and how many of these it receives. Without `had`
+    it starts empty."""
+    arrays = both = 0
+    for name, times in t.times.items():
+        layers = layers_on_rank(after.plan, after.param[name].param, rank)
+        arrays += times * len(layers)
+        both += times * len(layers & layers_on_rank(before.plan, before.param[name].param, rank)) if had else 0
+    piece = t.after.piece(rank) if arrays else ()
+    needed = missing = arrays * _product(length(runs) for runs in piece)
+    if both and needed:
+        missing -= both * _overlap(t.before.piece(rank), piece)
+    return needed * ELEMENT_BYTES, missing * ELEMENT_BYTES
 
 
 def _overlap(one: tuple[Runs, ...], other: tuple[Runs, ...]) -> int:
@@ -114,21 +122,53 @@ def _product(values: Iterable[int]) -> int:
     return total
 
 
-def representatives(axes: Iterable[Axis], had: int, devices: int) -> tuple[list[int], int]:
-    """Return one rank for each distinct set of shards, and the number of devices (replicas) with each set.
+# Ranks as numbers in mixed radix. Devices that differ in digits which no layout depends on hold the same.
 
-    `axes` shard some tensor; `devices` is the number of ranks, of which the first `had` hold shards of the old layout.
-    If the strides of `axes` do not nest, all ranks are returned.
-    """
+Digits = tuple[tuple[int, int], ...]
+"""The weight of each digit and the weight of the next, ascending."""
+
+
+def digits_of(axes: Iterable[Axis], had: int, devices: int) -> Digits:
+    """Return digits of the numbers below `devices`, of which `axes` and the border at `had` take whole ones; one digit
+    for all if the strides of `axes` do not nest."""
+    borders = sorted({1, devices, *(edge for span in _spans(axes, had, devices) for edge in span if edge < devices)})
+    found = tuple(pairwise(borders))
+    return ((1, devices),) if any(high % low for low, high in found) else found
+
+
+def digits_on(digits: Digits, axes: Iterable[Axis], had: int, devices: int) -> Digits:
+    """Return those of `digits` that determine a rank's place along `axes`, and whether it is below `had`."""
+    spans = _spans(axes, had, devices)
+    return tuple((low, high) for low, high in digits if any(first < high and low < last for first, last in spans))
+
+
+def _spans(axes: Iterable[Axis], had: int, devices: int) -> set[tuple[int, int]]:
     spans = {(a.stride, a.stride * a.size) for a in axes if a.size > 1}
-    spans |= {(had, devices)} if 0 < had < devices else set()
-    borders = sorted({1, devices, *(edge for span in spans for edge in span if edge < devices)})
-    if any(b % a for a, b in pairwise(borders)):
-        return list(range(devices)), 1
-    ranks, copies = [0], 1  # a rank is a number in mixed radix, with a digit between each pair of borders
-    for low, high in pairwise(borders):
-        if any(first <= low and high <= last for first, last in spans):
-            ranks = [r + low * digit for digit in range(high // low) for r in ranks]
-        else:
-            copies *= high // low
-    return ranks, copies
+    return spans | ({(had, devices)} if 0 < had < devices else set())
+
+
+def holders(digits: Digits, most: Mapping[Axis, int]) -> list[int]:
+    """Return the ranks of these `digits` whose place along each axis is below `most` of that axis."""
+    limits = [(a.stride, a.size, n) for a, n in most.items() if n < a.size]
+
+    def holds(rank: int) -> bool:
+        return all(rank // stride % size < n for stride, size, n in limits)
+
+    # A place along an axis grows with each of its digits, unless one digit stands for all.
+    chosen = takewhile if len(digits) > 1 else filter
+    ranks = [0]
+    for low, high in reversed(digits):
+        ranks = [rank for first in ranks for rank in chosen(holds, range(first, first + high, low))]
+    return ranks
+
+
+def _most_missing(digits: Digits, missing: Mapping[Digits, Mapping[int, int]]) -> tuple[int, int]:
+    """Return the first device with the most bytes, and these, as sums of what is `missing` by digits."""
+    used = {digit for own, of_rank in missing.items() if any(of_rank.values()) for digit in own}
+    total = {0: 0}
+    for own, of_rank in missing.items():
+        others = holders(tuple(d for d in digits if d in used and d not in own), {})
+        for rank, lacks in of_rank.items():
+            for other in others if lacks else ():
+                total[rank + other] = total.get(rank + other, 0) + lacks
+    return min(total.items(), key=lambda one: (-one[1], one[0]))

@@ -48,6 +48,15 @@ class StoredLayout:
         inside = [a for cuts in self.used for _, _, axes in cuts for a in axes]
         return tuple(dict.fromkeys([*inside, *(self.stored if self.on_dim is not None else ())]))
 
+    @cached_property
+    def holders(self) -> dict[Axis, int]:
+        """For each axis, at most how many places along it have a shard that is not empty: the first ones."""
+        found: dict[Axis, int] = {}
+        for dim, cuts in enumerate(self.used):
+            whole = prod(_largest_part(length, axes, found) for length, _, axes in cuts)
+            _largest_part(whole, self.stored if dim == self.on_dim else (), found)
+        return found
+
     def piece(self, rank: int) -> tuple[Runs, ...]:
         """Return, for each storage dimension, the intervals of indices that `rank` holds."""
         return tuple([self._on_dim(dim, rank) for dim in range(len(self.used))])
@@ -122,6 +131,16 @@ def _shard_range(length: int, axes: tuple[Axis, ...], rank: int) -> tuple[int, i
         at = axis.place_of(rank)
         first, last = min(last, first + each * at), min(last, first + each * (at + 1))
     return first, last
+
+
+def _largest_part(length: int, axes: tuple[Axis, ...], holders: dict[Axis, int]) -> int:
+    """Return the length of the first part of range(`length`), which `axes` split one after the other; the number of
+    parts that are not empty is noted in `holders`."""
+    for axis in axes:
+        each = -(-length // axis.size)
+        holders[axis] = min(holders.get(axis, axis.size), -(-length // each))
+        length = each
+    return length
 
 
 def _repeat_within(runs: Runs, length: int, inside: int, part: tuple[int, int]) -> Runs:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from planc.diag.errors import PlanError
 from planc.diag.span import Span
 from planc.files import read_json
 from planc.ir.base import plain_name
@@ -46,7 +44,8 @@ def model_of(module: Any, example_inputs: Any = None, *, name: str = "") -> Save
 
 
 def save_models(source: str | Path, *, set: dict[str, int] | None = None, target: str = "") -> list[Path]:
-    """Run the code that a plan's `model from` sentence names, and save the model's op graph in a file beside the plan.
+    """Run the code that a plan's `model from` sentence names, in a process of its own, and save the model's op graph in
+    a file beside the plan.
 
     Args:
         source: path of the plan.
@@ -59,15 +58,11 @@ def save_models(source: str | Path, *, set: dict[str, int] | None = None, target
     Raises:
         PlanError: there is no op graph for this code, or what it needs is missing.
     """
+    from planc.driver.allowed_code import traced_model  # processes, which only this needs
+
     path, written = Path(source), []
     for named, of, span in _own_models(path, set, target):
-        try:
-            with framework_needed("cuda", span):
-                load_backend("cuda").model_of(of, None, plain_name(Path(named).stem)).write(
-                    path.parent / saved_path(named)
-                )
-        except PlanError as error:
-            raise PlanError([replace(d, span=span) for d in error.diagnostics]) from None
+        traced_model(of, plain_name(Path(named).stem), span).write(path.parent / saved_path(named))
         written.append(path.parent / saved_path(named))
     return written
 

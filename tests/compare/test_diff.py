@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from planc.compare.diff import Diff, diff
-from planc.compare.resharding_bytes import representatives, resharding_bytes
+from planc.compare.resharding_bytes import digits_of, digits_on, holders, resharding_bytes
 from planc.compare.shard_intervals import declared_layout, shared
 from planc.driver import examine
 from planc.ir.mesh import strided
@@ -57,11 +57,40 @@ def test_bytes_moved_are_those_of_the_masks(before: str, after: str) -> None:
 
 def test_ranks_that_hold_the_same_are_counted_once() -> None:
     axes = {a.name: a for a in strided({"pp": 4, "fsdp": 16, "tp": 8})}
-    ranks, copies = representatives([axes["pp"], axes["tp"]], 512, 512)
-    assert (len(ranks), copies) == (32, 16) and max(ranks) == 3 * 128 + 7
-    ranks, copies = representatives([axes["tp"]], 256, 512)
-    assert (len(ranks), copies) == (16, 32), "devices that are new are a kind of their own"
-    assert representatives(strided({"a": 3, "b": 2}) + strided({"c": 2, "d": 3}), 6, 6) == (list(range(6)), 1)
+    digits = digits_of(axes.values(), 512, 512)
+    assert digits == ((1, 8), (8, 128), (128, 512))
+    ranks = holders(digits_on(digits, [axes["pp"], axes["tp"]], 512, 512), {})
+    assert len(ranks) == 32 and max(ranks) == 3 * 128 + 7
+    digits = digits_of([axes["tp"]], 256, 512)
+    ranks = holders(digits_on(digits, [axes["tp"]], 256, 512), {})
+    assert len(ranks) == 16, "devices that are new are a kind of their own"
+    crossed = strided({"a": 3, "b": 2}) + strided({"c": 2, "d": 3})
+    assert holders(digits_of(crossed, 6, 6), {}) == list(range(6))
+
+
+def test_ranks_without_a_shard_are_not_looked_at() -> None:
+    """Axes that nest, and axes that do not."""
+    axes = {a.name: a for a in strided({"fsdp": 4096, "tp": 8})}
+    digits = digits_of(axes.values(), 0, 4096 * 8)
+    assert len(holders(digits, {axes["fsdp"]: 3, axes["tp"]: 8})) == 24
+    a, b = strided({"a": 3, "b": 2})
+    crossed = digits_of([a, b, *strided({"c": 2, "d": 3})], 6, 6)
+    assert holders(crossed, {b: 1}) == [0, 2, 4] and holders(crossed, {a: 1}) == [0, 1]
+
+
+def test_the_worst_device_lacks_of_all_tensors_together(tmp_path: Path) -> None:
+    """Here weights are replicas over one axis and moments lie over both."""
+    name, other = (plan_of(n, "dp 4 > tp 2", "use zero1 over dp", TP, batch=BATCH) for n in ("a", "b"))
+    moved = plan_of("c", "tp 2 > dp 4", "use zero1 over dp", TP, batch=BATCH)
+    same = resharding_bytes(propagated(name), propagated(other), (declared_layout, declared_layout))
+    assert (same.moved_bytes, same.worst_device_bytes, same.worst_device) == (0, 0, 0)
+    found = resharding_bytes(propagated(name), propagated(moved), (declared_layout, declared_layout))
+    lacking = []
+    for rank in range(8):
+        had, needs = masks(name, rank), masks(moved, rank)
+        lacking.append(4 * sum(int((m & ~had[n]).sum()) for n, m in needs.items()))
+    assert (found.moved_bytes, found.worst_device_bytes) == (sum(lacking), max(lacking))
+    assert found.worst_device == lacking.index(max(lacking))
 
 
 def test_runs_meet_where_both_have_them() -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 import planc
+from planc.allowed import run_allowed
 from planc.backends.cuda.runtime.traced import bind_block
 from planc.backends.cuda.runtime.traced.bind import BoundModel
 from planc.backends.cuda.runtime.traced.bind_experts import experts_path
@@ -394,6 +395,7 @@ def test_code_around_a_bare_weight_goes_on_running() -> None:
     assert torch.allclose(bound(tokens), expected, atol=1e-6)
 
 
+@pytest.mark.launch
 def test_code_that_is_named_runs_when_it_is_allowed_and_its_graph_is_kept(tmp_path: Path) -> None:
     plan = plan_in(tmp_path, 'code "tests.cuda.test_traced:strange"')
     with pytest.raises(planc.PlanError, match="E0118"):
@@ -403,11 +405,20 @@ def test_code_that_is_named_runs_when_it_is_allowed_and_its_graph_is_kept(tmp_pa
     assert planc.load(plan).model.layers == 3
 
 
+def kept_in(folder: Path) -> Path:
+    config_of("olmo2").to_json_file(folder / "config.json")
+    kept = folder / "config.model.json"
+    planc.model_of(json.loads((folder / "config.json").read_text())).write(kept)
+    return kept
+
+
 def test_a_plan_with_a_kept_graph_loads_no_framework(tmp_path: Path) -> None:
-    config_of("olmo2").to_json_file(tmp_path / "config.json")
+    kept = kept_in(tmp_path)
     plan = plan_in(tmp_path, 'transformers "config.json"')
+    text = kept.read_text()
+    kept.unlink()
     assert [d.code for d in planc.check(plan).diagnostics] == ["E0118"]
-    save_models(plan)
+    kept.write_text(text)
     seen = "import sys, planc; r = planc.check(sys.argv[1]); print(r.step is not None, 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", seen, str(plan)], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "False"]
@@ -416,9 +427,8 @@ def test_a_plan_with_a_kept_graph_loads_no_framework(tmp_path: Path) -> None:
 
 
 def test_a_graph_of_another_config_or_changed_by_hand_is_refused(tmp_path: Path) -> None:
-    config_of("olmo2").to_json_file(tmp_path / "config.json")
+    kept = kept_in(tmp_path)
     plan = plan_in(tmp_path, 'transformers "config.json"')
-    (kept,) = save_models(plan)
     text = kept.read_text()
     kept.write_text(text.replace('"embed": 64', '"embed": 65'))
     with pytest.raises(planc.PlanError, match="was changed by hand"):
@@ -651,10 +661,25 @@ def test_example_inputs_are_taken() -> None:
 
 
 @pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        ("tests.cuda.test_traced:missing", "E1210"),
+        ("no_such_package_here:build", "E1009"),
+        ({"model_type": "mine", "auto_map": {"AutoModel": "x.Y"}}, "E1209"),
+    ],
+)
+def test_a_source_that_builds_no_module_is_refused(source: str | dict[str, Any], code: str) -> None:
+    with pytest.raises(planc.PlanError) as caught:
+        planc.model_of(source)
+    assert [d.code for d in caught.value.diagnostics] == [code]
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize(
     ("model", "code"),
     [
-        ('code "tests.cuda.test_traced:missing"', "E1210"),
-        ('code "no_such_package_here:build"', "E1009"),
+        pytest.param('code "tests.cuda.test_traced:missing"', "E1210", marks=pytest.mark.long),
+        pytest.param('code "no_such_package_here:build"', "E1009", marks=pytest.mark.long),
         ('transformers "config.json"', "E1209"),
     ],
 )
@@ -664,6 +689,39 @@ def test_code_that_builds_no_module_is_refused_at_its_sentence(tmp_path: Path, m
         save_models(plan_in(tmp_path, model))
     (diagnostic,) = caught.value.diagnostics
     assert (diagnostic.code, diagnostic.span.line) == (code, 2)
+
+
+HOSTILE = """
+import os, sys
+from pathlib import Path
+
+def build():
+    for path in (Path({outside!r}), Path(__file__).with_name("own.model.json")):
+        try:
+            path.write_text("owned")
+        except OSError:
+            print("\\x1b[2J refused", os.environ.get("SECRET"))
+    Path(os.environ["PLANC_ANSWER"]).write_text('{{"found": "forged"}}')
+    sys.stdout.flush()
+    os._exit(0)
+"""
+
+
+@pytest.mark.launch
+def test_hostile_code_of_a_model_gives_a_code_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its forged answer is no kept graph; what it printed is shown without control characters."""
+    monkeypatch.setenv("SECRET", "mine")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "hostile.py").write_text(HOSTILE.format(outside=str(tmp_path / "outside")))
+    with pytest.raises(planc.PlanError) as caught:
+        save_models(plan_in(tmp_path, 'code "hostile:build"'))
+    (diagnostic,) = caught.value.diagnostics
+    assert (diagnostic.code, diagnostic.span.line) == ("E1211", 2)
+    if not run_allowed(["true"]).open_walls:
+        assert diagnostic.help == r"it printed: \x1b[2J refused None\n\x1b[2J refused None"
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["hostile.py", "own.plan"]
 
 
 def test_a_list_that_blocks_fill_is_handed_on() -> None:

@@ -21,6 +21,7 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
     "planc.diag": (0, set()),
     "planc.files": (0, set()),
     "planc.cache": (0, set()),
+    "planc.allowed": (0, set()),
     "planc.version": (0, set()),
     "planc.syntax": (1, {"lark"}),
     "planc.picture": (1, {"jinja2"}),  # inside the functions that write

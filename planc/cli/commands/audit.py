@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from planc.cli.common import add_set, add_target, print_json, refused
 from planc.cli.progress import Progress
@@ -97,6 +98,10 @@ def _audited(options: argparse.Namespace, show: Callable[[str], None]) -> Audit:
         message = f"{plan.model.name} is read from code of torch, which the {target} target does not run"
         raise PlanError([Diagnostic("E0902", message, plan.mesh.cause.span)])
     asked = AuditOptions(options.world_scale, options.topology, options.timeout_s, source, show)
+    if source is not None:
+        from planc.driver.allowed_code import audited_module
+
+        return audited_module(Path(options.file), given, asked, plan.mesh.cause.span)
     try:
         return backend.audit(plan, asked)
     except ModuleNotFoundError as error:

@@ -57,8 +57,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="what a device holds already is counted as moved",
         file="planc/compare/resharding_bytes.py",
-        text="lacking -= both * _overlap(t.before.piece(rank), piece) * t.times",
-        planted="lacking -= 0 * both",
+        text="missing -= both * _overlap(t.before.piece(rank), piece)",
+        planted="missing -= 0 * both",
         test="tests/compare/test_diff.py::test_bytes_moved_are_those_of_the_masks[fsdp_tp-fsdp_tp]",
     ),
     Fault(
