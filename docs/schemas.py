@@ -74,6 +74,7 @@ def _candidate() -> Schema:
         run=nullable(of_type(RunCost)),
         peak_dtype=TEXT,
         interval_s=nullable(array(NUMBER)),
+        same=array(TEXT),
     )
 
 
@@ -228,6 +229,9 @@ def schemas() -> dict[str, Schema]:
                 "cut_short": nullable({"enum": ["time", "interrupt", "memory"]}),
                 "most_layouts": WHOLE,
                 "equivalent": WHOLE,
+                "refusals": array(exactly(code=TEXT, message=TEXT, layouts=WHOLE, meshes=WHOLE)),
+                "meshes": by_name(WHOLE),
+                "enough": nullable(exactly(nodes=WHOLE, layout=nullable(_candidate()))),
             },
         ),
         _answer(

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from planc.ir.saved_model import SavedModel
     from planc.ir.sharding import Sharded
     from planc.ir.target import Target
+    from planc.ir.tensor_bytes import InFlight
     from planc.ir.version import Version
 
 
@@ -43,6 +44,10 @@ class CommonBackend:
     def notes(self, sharded: Sharded) -> list[Diagnostic]:
         """Return []: the program of the plan in `sharded` implements every sentence as written."""
         return []
+
+    def exceeds(self, sharded: Sharded, in_flight: InFlight, room_bytes: float) -> bool:
+        """Return False: more than `room_bytes` is known only from `peak_memory` of `sharded` and its `in_flight`."""
+        return False
 
     def missing_module(self, plan: Plan) -> list[Diagnostic]:
         """Return E0901 if `backends/<target>/models` has no module for the model of `plan`; else []."""

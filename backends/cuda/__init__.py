@@ -58,6 +58,11 @@ class Cuda(CommonBackend):
 
         return peak_memory(sharded, in_flight)
 
+    def exceeds(self, sharded: Sharded, in_flight: InFlight, room_bytes: float) -> bool:
+        from planc.backends.cuda.analysis.peak_memory import exceeds
+
+        return exceeds(sharded, in_flight, room_bytes)
+
     def state_layout(self, sharded: Sharded) -> StateLayout:
         from planc.backends.cuda.analysis.fsdp_shard_dim import state_layout
 

@@ -8,6 +8,7 @@ there, as devices are paid by the hour.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +23,10 @@ from planc.ir.plan import Expect
 from planc.ir.report import RunCost
 from planc.ir.target import AnyTarget, Target
 from planc.language.build import build_file
-from planc.searching.result import Candidate, Found
+from planc.searching.holes import filled
+from planc.searching.result import Candidate, Enough, Found
+from planc.searching.space import Space
+from planc.syntax.tree import Node
 
 _PRICED = re.compile(r"(?P<cluster>.*?)[;,]?\s+price\s+(?P<price>.*)", re.DOTALL)
 
@@ -199,6 +203,57 @@ def compare(
         on = OnCluster(cluster=choice.cluster, devices=plan.cluster.devices, best=best, target=found.target)
         rows.append(on)
     return Clusters(file=str(path), currency=_currency(rows), limits=limits, rows=tuple(rows))
+
+
+MOST_TIMES = 64
+"""Largest multiple of a plan's nodes that `enough_nodes` tries."""
+
+
+def enough_nodes(
+    path: Path,
+    *,
+    seconds: float,
+    on_nodes: Callable[[int], None],
+    set: dict[str, int] | None = None,
+    most_sequences: int | None = None,
+    memory_gib: float | None = None,
+    target: AnyTarget | None = None,
+) -> Enough | None:
+    """Return the fewest of twice, four times, ... the nodes of the plan at `path` on which some layout fits, with that
+    layout; or the most that were tried, up to MOST_TIMES as many, within `seconds`. None if the plan does not count its
+    nodes.
+
+    `on_nodes` is called with each number before it is tried; the others are those of `planc.driver.search`.
+    """
+    text, until_s = read(path), time.monotonic() + seconds
+    plan = Space(path, set, most_sequences).plan
+    try:
+        first = own_sentence(text, "cluster").node.parts[0]
+    except NotWrittenError:
+        return None  # the cluster is of an imported file
+    if isinstance(first, Node) and first.kind == "call":
+        return None  # no number of nodes
+    nodes, most = plan.cluster.count, MOST_TIMES * plan.cluster.count
+    while nodes < most and (left_s := until_s - time.monotonic()) > 0:
+        nodes *= 2
+        on_nodes(nodes)
+        changed = filled(text, {first.span: str(nodes)})
+        try:
+            found = search(
+                path,
+                set=set,
+                most_sequences=most_sequences,
+                memory_gib=memory_gib,
+                target=target,
+                seconds=left_s,
+                unsaved={path.resolve(): changed},
+                leanest=True,
+            )
+        except PlanError:
+            continue
+        if (near := found.nearest_miss) is not None and near.memory_gib <= found.room_gib:
+            return Enough(nodes=nodes, layout=near)
+    return Enough(nodes=nodes, layout=None)
 
 
 def _on(text: str, choice: Choice) -> str:

@@ -181,6 +181,7 @@ def search(
     interrupted: Callable[[], bool] | None = None,
     on_space: Callable[[int], None] | None = None,
     unsaved: Mapping[Path, str] | None = None,
+    leanest: bool = False,
 ) -> Found:
     """Return the `top` fastest layouts (Candidates) that fit in memory, for a plan with choices left open by `?`.
 
@@ -199,6 +200,7 @@ def search(
         interrupted: called now and then; if it returns True, the search ends as at the time limit.
         on_space: called once, before the search, with an upper bound on the number of layouts.
         unsaved: texts that replace files on disk, by resolved path.
+        leanest: only look for a layout that fits; it is the result's `nearest_miss`.
 
     Raises:
         PlanError: every choice leaves an error, or a target that the caller or a sentence names refuses all layouts.
@@ -220,7 +222,7 @@ def search(
         return "time" if time.monotonic() > deadline_s else ""
 
     space_on = partial(Space, Path(source), set, most_sequences, unsaved=unsaved)
-    best_of = partial(best_first, top=top, memory_gib=memory_gib, on_progress=on_progress, ends=ends)
+    best_of = partial(best_first, top=top, memory_gib=memory_gib, on_progress=on_progress, ends=ends, leanest=leanest)
     plain = space_on()
     if on_space is not None:
         on_space(plain.most_layouts)

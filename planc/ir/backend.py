@@ -112,6 +112,11 @@ class Backend(Protocol):
         """
         ...
 
+    def exceeds(self, sharded: Sharded, in_flight: InFlight, room_bytes: float) -> bool:
+        """True if the tensors of some pipeline rank surely take more than `room_bytes`; False if that is not known
+        without `peak_memory`."""
+        ...
+
     def state_layout(self, sharded: Sharded) -> StateLayout:
         """Return a function that gives the layout of a parameter, its gradient or its optimizer state between steps."""
         ...

@@ -103,7 +103,7 @@ def found_shown(found: Found) -> Shown:
     costed = f"{found.fully_costed:,} costed in {seconds(found.seconds)}"
     summary = f"{layouts}, {named(found.target)}; {found.decided:,} decided, {costed}"
     rows = tuple(
-        (str(i), c.label or "the plan itself", seconds(c.time_s), percent(c.step.mfu), gib(c.memory_gib), c.why)
+        (str(i), c.row or "the plan itself", seconds(c.time_s), percent(c.step.mfu), gib(c.memory_gib), c.why)
         for i, c in enumerate(found, 1)
     )
     heads = ("", "layout", "step", "MFU", "GiB", "than the next")

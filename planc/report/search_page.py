@@ -136,7 +136,7 @@ def search_page(
         verdict=_verdict(source.name, found),
         pareto=_front(best, front, meshes, found.room_gib) if best else None,
         steps=BestSteps(best=best, summary=_steps_message(best, found.equivalent)) if best else None,
-        rejected=Rejected(meshes=meshes, of=space.meshes, summary=_rejected_message(meshes, space.meshes)),
+        rejected=Rejected(meshes=meshes, of=space.meshes, summary=_rejected_message(meshes, found)),
         text=space.text,
         command=command,
     )
@@ -145,7 +145,7 @@ def search_page(
 def _layout(rank: int, c: Candidate) -> Layout:
     return Layout(
         rank=rank,
-        label=c.label or "the plan itself: nothing is free",
+        label=c.row or "the plan itself: nothing is free",
         time_s=c.time_s,
         step=StepParts(**{name: getattr(c.step, name) for name in StepParts.model_fields}),
         mfu=c.step.mfu,
@@ -290,15 +290,10 @@ def _point(space: Space, bounds: Bounds, sizes: tuple[int, ...], order: int, fou
     return Point(variant, sizes, *batch, pipeline, order)
 
 
-def _rejected_message(meshes: tuple[OtherMesh, ...], of: int) -> str:
+def _rejected_message(meshes: tuple[OtherMesh, ...], found: Found) -> str:
     if not meshes:
         return "No other mesh is in the space."
-    counts = {reason: sum(m.reason == reason for m in meshes) for reason in ("rule", "target", "memory", "slower")}
-    words = {"rule": "break a rule", "target": "are refused by the target", "memory": "need too much memory"}
-    words["slower"] = "fit and are slower"
-    named = ", ".join(f"{n} {words[reason]}" for reason, n in counts.items() if n)
-    among = f"{len(meshes)} of those that are not among the best, with the best layout's other choices"
-    return f"Of {of:,} meshes, {among}: {named}."
+    return f"{found.meshes_text}. Below, {len(meshes)} of the others with the best layout's other choices."
 
 
 # Pictures.

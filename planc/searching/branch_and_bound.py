@@ -20,6 +20,7 @@ import gc
 import itertools
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
@@ -40,7 +41,7 @@ from planc.pipeline.lower_bound import makespan_lower_bound_s
 from planc.searching.constraints import Constraints
 from planc.searching.explain import reasons
 from planc.searching.lower_bounds import Bounds, LayoutFamily, LayoutShape
-from planc.searching.result import Candidate, Ends, Found, Refused
+from planc.searching.result import Candidate, Ends, Fate, Found, Refused
 from planc.searching.space import Point, Space
 
 REPORT_EVERY = 64
@@ -81,6 +82,7 @@ def search(
     on_progress: Callable[[int, int], None] | None = None,
     backend: Backend | None = None,
     ends: Callable[[], Ends] | None = None,
+    leanest: bool = False,
 ) -> Found:
     """Return the `top` fastest layouts that fit, and the Pareto front of time against memory near the fastest layout.
 
@@ -91,6 +93,7 @@ def search(
         on_progress: called repeatedly with the number of layouts costed and the number of unexpanded search nodes.
         backend: the backend of a target, whose programs are costed. None: layouts are costed for any correct program.
         ends: called repeatedly; "" to continue, or the reason to end the search with the best layouts so far.
+        leanest: only look for a layout that fits, by memory alone; it is the result's `nearest_miss`.
 
     Raises PlanError, with the diagnostics of one layout, if the target does not support any layout.
     """
@@ -98,9 +101,11 @@ def search(
     run = _Run(space, top, memory_gib, on_progress, backend, ends)
     with gc_paused():
         run.probe()
-        run.go()
+        if not leanest:
+            run.go()
         nearest = None if run.best or run.ended() else run.nearest_miss()
-    best = tuple(sorted(run.best, key=_order))[:top]
+    best = tuple(replace(first, same=tuple(same)) for first, *same in rows(run.best, top))
+    meshes = run.fates()
     return Found(
         best=_with_intervals(reasons(best), space.plan),
         pareto=_with_intervals(_front(run.fitting), space.plan),
@@ -116,7 +121,23 @@ def search(
         cut_short=run.cut_short,
         most_layouts=space.most_layouts,
         equivalent=equivalent(best),
+        meshes=meshes,
     )
+
+
+def rows(candidates: Iterable[Candidate], top: int) -> list[list[Candidate]]:
+    """Return the first `top` groups of layouts of `candidates` (fastest first) whose steps and memory are printed with
+    the same digits."""
+    found: dict[object, list[Candidate]] = {}
+    for c in candidates:
+        if c.printed in found or len(found) < top:
+            found.setdefault(c.printed, []).append(c)
+    return [*found.values()]
+
+
+def _next_digit_s(time_s: float) -> float:
+    """Return a time (s) that is surely printed with other digits than `time_s` by `planc.picture.units.seconds`."""
+    return time_s + (0.01 if time_s >= 1 else 1e-4 if time_s >= 1e-3 else 1e-6)
 
 
 def _with_intervals(found: Iterable[Candidate], plan: Plan) -> tuple[Candidate, ...]:
@@ -195,6 +216,8 @@ class _Run:
         self.waiting: list[tuple[Key, Node]] = []
         self.refusals: dict[tuple[str, str], Refused] = {}
         """The refused layouts, by code and reason."""
+        self._meshes: dict[tuple[tuple[int, ...], int], tuple[Fate, tuple[str, str]]] = {}
+        """Why the layouts of a mesh are no answer: of the one that came nearest, and the refusal if it is one."""
         self.decided = self.costed = self.met = self.opened = 0
         self.on_progress = on_progress
         self._last_s = self._limit_s = float("inf")
@@ -209,9 +232,12 @@ class _Run:
                 met += 1
                 if unfit := self.bounds.unfit(family):
                     message = f"the schedule runs other numbers of microbatches than {family.microbatches:,}"
-                    self._refuse(self.space.refusal("E0402", message), unfit * len(family.variants))
+                    why = self._refuse(self.space.refusal("E0402", message), unfit * len(family.variants))
+                    self._end(family, Fate.RULE, why)
                 if any(True for _ in self.bounds.shapes(family, self.open_gib)):
                     self._wait(self.bounds.of_family(family) / family.sequences, 0.0, family)
+                elif unfit < len(self.space.pipelines(family.ranks)):
+                    self._end(family, Fate.MEMORY)
             self._expand(PART_NODES if self.large and met else None)
             if not self.large or not met:
                 return
@@ -222,7 +248,7 @@ class _Run:
         taken = 0
         while self.waiting and taken != most and not self.ended():
             (bound_s, bound_gib, _), node = heappop(self.waiting)
-            if self._open(bound_s, bound_gib):
+            if self._open(bound_s, bound_gib, node):
                 taken += 1
                 self._take(node, bound_s, bound_gib)
                 self._report(len(self.waiting))
@@ -245,10 +271,13 @@ class _Run:
         self._forget_meshes()
         self.bounds.cache.clear()
         if len(self.waiting) > MOST_WAITING:
-            self.waiting = [entry for entry in self.waiting if self._open(*entry[0][:2])]
+            self.waiting = [entry for entry in self.waiting if self._open(*entry[0][:2], entry[1])]
         if len(self.waiting) > MOST_WAITING:
             self.cut_short = self.cut_short or "memory"
-            self.waiting = sorted(self.waiting, key=lambda entry: entry[0])[: MOST_WAITING // 2]
+            ranked = sorted(self.waiting, key=lambda entry: entry[0])
+            self.waiting, dropped = ranked[: MOST_WAITING // 2], ranked[MOST_WAITING // 2 :]
+            for _, node in dropped:
+                self._end(node, Fate.OPEN)
         heapify(self.waiting)
 
     def probe(self) -> None:
@@ -289,10 +318,10 @@ class _Run:
             yield from itertools.islice((p for p in points if self.constraints.broken_at(p) is None), 1)
 
     def nearest_miss(self) -> Candidate | None:
-        """Return the valid layout that needs the least memory; None if no layout is valid.
+        """Return the valid layout that needs the least memory, or one that fits; None if no layout is valid.
 
-        Layouts are costed in the order of their memory bounds until no bound is below the best. With a target, only the
-        first NEAREST_MISSES are costed.
+        Layouts are costed in the order of their memory bounds until no bound is below the best, or one fits. With a
+        target, only the first NEAREST_MISSES are costed.
         """
         best: Candidate | None = None
         costed = 0
@@ -306,7 +335,8 @@ class _Run:
                 break
         heapify(waiting)
         number = len(waiting)
-        while not self.ended() and waiting and (best is None or waiting[0][0] < best.memory_gib):
+        least = float("inf")
+        while not self.ended() and waiting and waiting[0][0] < least and least > self.room_gib:
             node = heappop(waiting)[2]
             self._report(len(waiting))
             if isinstance(node, LayoutShape):
@@ -317,9 +347,9 @@ class _Run:
                 unsaid.append(broken)
             else:
                 shape, point = node
-                found = self._costed(point, self.bounds.layout(point, shape))
+                found = self._costed(point, self.bounds.layout(point, shape), least)
                 if found is not None and (best is None or found.memory_gib < best.memory_gib):
-                    best = found
+                    best, least = found, found.memory_gib
                 costed += 1
                 if self.backend is not None and best is not None and costed >= NEAREST_MISSES:
                     break
@@ -337,15 +367,39 @@ class _Run:
         if self.on_progress is not None and self.opened % REPORT_EVERY == 0:
             self.on_progress(self.costed, waiting)
 
-    def _open(self, bound_s: float, bound_gib: float) -> bool:
-        """Return False if the node's bounds exclude it: it exceeds the memory limit, is too slow for the result, or is
-        dominated by other layouts."""
-        in_time = bound_s <= self._limit_s * self.slack
-        return bound_gib <= self.open_gib and in_time and not self._beaten(bound_s, bound_gib)
+    def _open(self, bound_s: float, bound_gib: float, node: Node | Point) -> bool:
+        """Return False if the bounds of `node` exclude it: it exceeds the memory limit, is too slow for the result, or
+        is dominated by other layouts."""
+        if bound_gib > self.open_gib:
+            self._end(node, Fate.MEMORY)
+            return False
+        if bound_s > self._limit_s * self.slack or self._beaten(bound_s, bound_gib):
+            self._end(node, Fate.SLOWER)
+            return False
+        return True
+
+    def _end(self, node: Node | Point, fate: Fate, why: tuple[str, str] = ("", "")) -> None:
+        """Note that a layout of the mesh of `node` ends by `fate`; `why` is the refusal if it is one."""
+        at = node.family if isinstance(node, LayoutShape) else node.point if isinstance(node, LeafNode) else node
+        mesh = at.sizes, at.order
+        self._meshes[mesh] = max(self._meshes.get(mesh, (Fate.RULE, ("", ""))), (fate, why))
+
+    def fates(self) -> dict[str, int]:
+        """Return how many meshes end in which way, by the layout of a mesh that came nearest to an answer, and count
+        the refused ones with their refusals."""
+        for _, node in self.waiting:  # where the search was cut short
+            self._end(node, Fate.OPEN)
+        for c in (*self.best, *_front(self.fitting)):
+            self._end(c.point, Fate.FOUND)
+        for fate, why in self._meshes.values():
+            if fate in (Fate.RULE, Fate.TARGET):
+                self.refusals[why] = replace(self.refusals[why], meshes=self.refusals[why].meshes + 1)
+        every = Counter(fate for fate, _ in self._meshes.values())
+        return {fate.name.lower(): every[fate] for fate in reversed(Fate) if every[fate]}
 
     def _wait(self, bound_s: float, bound_gib: float, node: Node) -> None:
         self.met += 1
-        if self._open(bound_s, bound_gib):
+        if self._open(bound_s, bound_gib, node):
             heappush(self.waiting, ((bound_s, bound_gib, self.met), node))
 
     def _take(self, node: Node, bound_s: float, bound_gib: float) -> None:
@@ -355,7 +409,7 @@ class _Run:
                 self._wait(self.bounds.critical_path_s(shape) / node.sequences, shape.first_bytes / GIB, shape)
         elif isinstance(node, LayoutShape):
             for gib, point in self.bounds.points(node):
-                if self._open(bound_s, gib):
+                if self._open(bound_s, gib, point):
                     layout = self.bounds.layout(point, node)
                     nearer_s, exact = self.bounds.time_s(layout, node), self.bounds.in_lockstep(node)
                     self._wait(max(bound_s, nearer_s / point.sequences), gib, LeafNode(point, layout, exact))
@@ -374,9 +428,12 @@ class _Run:
     def _keep(self, candidate: Candidate, bound_gib: float) -> None:
         self.fitting.append(candidate)
         self._fitting_bounds.append((candidate.s_per_sequence, bound_gib))
-        self.best = sorted([*self.best, candidate], key=_order)[: self.top]
-        if len(self.best) == self.top:
-            self._last_s = self.best[-1].s_per_sequence
+        self._end(candidate.point, Fate.SLOWER)
+        found = rows(sorted([*self.best, candidate], key=_order), self.top)
+        self.best = sorted(itertools.chain(*found), key=_order)
+        if len(found) == self.top:
+            last = found[-1][0]
+            self._last_s = _next_digit_s(last.time_s) / last.point.sequences
             self._limit_s = max(self._last_s, NEAR * self.best[0].s_per_sequence)
 
     def _families(self, *, count: bool = True) -> Iterator[LayoutFamily]:
@@ -391,29 +448,32 @@ class _Run:
             self.decided += self.bounds.count(sizes) if count else 0
             broken = self.constraints.broken(sizes, order)
             if count:
-                self._note_refusals(sizes, broken)
+                self._note_refusals(sizes, order, broken)
             if broken is None:
                 yield from self.bounds.families(sizes, order)
 
-    def _note_refusals(self, sizes: tuple[int, ...], broken: Diagnostic | None) -> None:
+    def _note_refusals(self, sizes: tuple[int, ...], order: int, broken: Diagnostic | None) -> None:
         """Count the layouts on this mesh that are invalid: all of them if the mesh breaks a rule (`broken`), else those
         whose batch cannot be divided into microbatches."""
+        at = Point(0, sizes, 0, 0, None, order)
         if broken is not None:
-            self._refuse(broken, self.bounds.count(sizes))
+            self._end(at, Fate.RULE, self._refuse(broken, self.bounds.count(sizes)))
             return
         for variants in self.bounds.variant_groups:
             data = self.bounds.data_parallel(variants[0], sizes)
             if not self.space.batches(data):
                 message = f"no microbatch divides the batch over {data:,} data-parallel ranks"
-                self._refuse(self.space.refusal("E0205", message), len(variants))
+                self._end(at, Fate.RULE, self._refuse(self.space.refusal("E0205", message), len(variants)))
 
-    def _refuse(self, found: Diagnostic, layouts: int) -> None:
-        """Count `layouts` as invalid for the reason `found`. Messages that differ only in numbers are one reason."""
-        why = found.code, re.sub(r"[\d,.]+", "#", found.message)
+    def _refuse(self, found: Diagnostic, layouts: int) -> tuple[str, str]:
+        """Count `layouts` as invalid for the reason `found`, and return its key in `refusals`. Messages that differ
+        only in numbers, or in the sentence that they quote, are one reason."""
+        why = found.code, re.sub(r"`[^`]*`|[\d,.]+", "#", found.message)
         known = self.refusals.get(why)
         before = known.layouts if known else 0
         first = known.message if known else found.message
         self.refusals[why] = Refused(code=found.code, message=first, layouts=before + max(layouts, 1))
+        return why
 
     def _beaten(self, bound_s: float, bound_gib: float) -> bool:
         """True if the node is dominated: enough costed layouts are faster, and one of them also needs less memory."""
@@ -425,10 +485,13 @@ class _Run:
         """Return the layout as costed by `planc cost`; None if it breaks a rule or does not fit."""
         point, layout = close.point, close.layout
         if (broken := self.constraints.broken_at(point)) is not None:
-            self._refuse(broken, 1)
+            self._end(point, Fate.RULE, self._refuse(broken, 1))
             return None
         candidate = self._costed(point, layout, self.room_gib)
-        return candidate if candidate is not None and candidate.memory_gib <= self.room_gib else None
+        if candidate is not None and candidate.memory_gib > self.room_gib:
+            self._end(point, Fate.MEMORY)
+            return None
+        return candidate
 
     def _costed(self, point: Point, layout: LayoutCost, room_gib: float = float("inf")) -> Candidate | None:
         """Return the layout with its step and memory; None if the target does not support it, or its tensors exceed
@@ -441,13 +504,17 @@ class _Run:
                 sharded = run_by(self.bounds.sharded(point), self.backend)
             except PlanError as error:
                 self.refused += 1
-                self._refuse(error.diagnostics[0], 1)
+                self._end(point, Fate.TARGET, self._refuse(error.diagnostics[0], 1))
+                return None
+            if self.backend.exceeds(sharded, layout.timeline.in_flight, room_gib * GIB):
+                self._end(point, Fate.MEMORY)
                 return None
             rows = self.backend.realise(sharded)
             used = memory(sharded, layout.timeline, self.backend, rows)
             if used.per_device_gib.total > room_gib:
+                self._end(point, Fate.MEMORY)
                 return None
             costed = cost_plan(sharded, rows, backend=self.backend)
             step, gib = costed.step, costed.memory.per_device_gib.total
         run = run_of(self.space.plan_of(point), step)
-        return Candidate(self.space.text_of(point), self.space.label_of(point), step, gib, point, run=run)
+        return Candidate(self.space.text_of(point), self.space.values_of(point), step, gib, point, run=run)

@@ -12,7 +12,7 @@ from planc.language.verbs import let
 from planc.syntax import Tree, parse_text
 from planc.syntax.tree import Node, Sentence, Word
 
-Kind = Literal["order", "size", "sequences", "microbatch", "layout", "schedule", "recompute", "loss"]
+Kind = Literal["order", "size", "sequences", "microbatch", "layout", "schedule", "chunks", "recompute", "loss"]
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,22 @@ def _in_sentence(sentence: Sentence) -> Iterator[Free]:
         yield from _hole_at(node.parts[-1], "microbatch")
     elif sentence.verb == "use":
         yield from _hole_at(node.parts[0], "layout", tuple(w.text for w in sentence.names(0)))
+        if isinstance(node.parts[0], Word) and node.parts[0].text == "pp":
+            yield from _in_schedule(node, tuple(w.text for w in sentence.names(0)))
     elif sentence.verb == "recompute":
         yield from _hole_at(node.parts[0], "recompute")
     elif sentence.verb == "loss":
         yield from _hole_at(node.parts[-1], "loss")
     elif sentence.verb == "split":
-        for method in node.nodes("method"):
-            yield from _hole_at(method.parts[0], "schedule", (node.words("NAME")[1].text,))
+        yield from _in_schedule(node, (node.words("NAME")[1].text,))
+
+
+def _in_schedule(node: Node, axes: tuple[str, ...]) -> Iterator[Free]:
+    """Yield the `?` after the `as` of a pipeline: its schedule, or the schedule's chunks."""
+    for method in node.nodes("method"):
+        yield from _hole_at(method.parts[0], "schedule", axes)
+        for named in (named for args in method.nodes("args") for named in args.nodes("named")):
+            yield from _hole_at(named.parts[1], "chunks", axes)
 
 
 def written_sizes(file: Tree, given: Mapping[str, int]) -> dict[str, int | None]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, field
+from enum import IntEnum
 from typing import Any, Literal, overload
 
 from planc.checks.cost.w0508_margin import LEFT
@@ -11,10 +12,23 @@ from planc.diag.fast_dataclass import dataclass
 from planc.ir.report import Interval, RunCost, Step
 from planc.ir.target import Target
 from planc.picture.notebook import InNotebook
+from planc.picture.units import seconds
 from planc.searching.space import Point
 
 Ends = Literal["", "time", "interrupt", "memory"]
 """Reason why a search stopped before it decided its whole space; empty if it decided all."""
+
+
+class Fate(IntEnum):
+    """How the layouts of a mesh end, by the one that came nearest to an answer: a rule of the language or the target
+    refuses it, it needs too much memory, others are faster, it was not decided, or it is in the answer."""
+
+    RULE = 0
+    TARGET = 1
+    MEMORY = 2
+    SLOWER = 3
+    OPEN = 4
+    FOUND = 5
 
 
 @dataclass(frozen=True)
@@ -23,8 +37,8 @@ class Candidate:
 
     text: str
     """The plan file with every `?` filled in."""
-    label: str
-    """Values of the free places, on one line."""
+    values: tuple[str, ...]
+    """Values of the free places, in the order of the file."""
     step: Step
     memory_gib: float
     """GiB of the fullest device."""
@@ -35,6 +49,24 @@ class Candidate:
     """The whole run, where the plan says how long it trains or what an hour costs."""
     interval: Interval | None = None
     """The 80 % interval of the seconds of a step."""
+    same: tuple[Candidate, ...] = ()
+    """Other layouts whose step and memory are printed with the same digits."""
+
+    @property
+    def label(self) -> str:
+        """Values of the free places, on one line."""
+        return ", ".join(self.values)
+
+    @property
+    def row(self) -> str:
+        """The label, and what the layouts in `same` have in place of its values: "fsdp 8, zero1 (or zero2)"."""
+        apart = ([v for v, mine in zip(c.values, self.values, strict=True) if v != mine] for c in self.same)
+        return f"{self.label} (or {'; '.join(map(', '.join, apart))})" if self.same else self.label
+
+    @property
+    def printed(self) -> tuple[int, str, str]:
+        """Batch, step and memory as they are printed."""
+        return self.point.sequences, seconds(self.time_s), f"{self.memory_gib:.1f}"
 
     @property
     def time_s(self) -> float:
@@ -59,6 +91,7 @@ class Candidate:
             "why": self.why,
             "run": None if self.run is None else asdict(self.run),
             "interval_s": [self.interval.low, self.interval.high] if self.interval else None,
+            "same": [c.text for c in self.same],
         }
 
 
@@ -70,6 +103,26 @@ class Refused:
     message: str
     """The message about the first of the layouts; messages about the others differ only in their numbers."""
     layouts: int
+    meshes: int = 0
+    """Number of meshes whose layouts are all refused, most of the way for this reason."""
+
+
+@dataclass(frozen=True)
+class Enough:
+    """A layout that fits on more nodes than the plan has; None if none was found on up to so many."""
+
+    nodes: int
+    layout: Candidate | None
+
+    @property
+    def text(self) -> str:
+        """The answer in words."""
+        if self.layout is None:
+            return f"none was found on up to {self.nodes:,} nodes either"
+        return f"{self.nodes:,} nodes are enough: {self.layout.label}, {self.layout.memory_gib:.1f} GiB"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"nodes": self.nodes, "layout": self.layout.to_json() if self.layout else None}
 
 
 @dataclass(frozen=True)
@@ -106,6 +159,24 @@ class Found(Sequence[Candidate], InNotebook):
     equivalent: int = 0
     """Number of layouts among the first five whose steps cannot be told apart from the first one's, which counts too:
     they are nearer to it than `planc.calibration.intervals.order_margin`."""
+    meshes: dict[str, int] = field(default_factory=dict)
+    """Number of meshes by their `Fate`, in lower case."""
+    enough: Enough | None = None
+    """More nodes on which a layout fits, if none does and they were looked for."""
+
+    @property
+    def meshes_text(self) -> str:
+        """How many meshes end in which way, in words."""
+        words = {
+            "found": "in the answer",
+            "open": "not decided",
+            "slower": "slower",
+            "memory": "with too little memory",
+            "target": f"refused by the {self.target} target",
+            "rule": "against a rule of the language",
+        }
+        named = ", ".join(f"{n:,} {words[fate]}" for fate, n in self.meshes.items())
+        return f"{sum(self.meshes.values()):,} meshes: {named}"
 
     @property
     def roomy_gib(self) -> float:
@@ -144,4 +215,6 @@ class Found(Sequence[Candidate], InNotebook):
             "cut_short": self.cut_short or None,
             "most_layouts": self.most_layouts,
             "equivalent": self.equivalent,
+            "meshes": self.meshes,
+            "enough": self.enough.to_json() if self.enough else None,
         }

@@ -259,6 +259,7 @@ class Space:
         batches = MOST_MICROBATCH if self._holes_of_kind("microbatch") else 1
         looping = sum(schedules()[name].free_chunks for name in SCHEDULES) * 2 * MOST_CHUNKS
         pipelines = len(SCHEDULES) + looping if self._holes_of_kind("schedule") else 1
+        pipelines = MOST_CHUNKS if self._holes_of_kind("chunks") else pipelines
         return self.meshes * len(self.variants) * batches * pipelines
 
     def refusal(self, code: str, message: str) -> Diagnostic:
@@ -303,7 +304,11 @@ class Space:
         if split is None:
             yield None
         elif ranks == 1:
-            yield Pipeline("1f1b" if self._holes_of_kind("schedule") else "", None)
+            yield Pipeline("1f1b" if self._holes_of_kind("schedule") else "1", None)
+        elif self._holes_of_kind("chunks"):
+            for chunks in _chunks(split.schedule, self.plan.model.layers, ranks):
+                if (made := self._staged(split, split.schedule, chunks, ranks)) is not None:
+                    yield Pipeline(str(chunks), made)
         elif not self._holes_of_kind("schedule"):
             if ranks == self.plan.pipeline:
                 yield Pipeline("", split)
@@ -388,12 +393,12 @@ class Space:
         text = filled(self.text, values)
         return ordered(text, self.orders[order]) if self._holes_of_kind("order") else text
 
-    def label_of(self, point: Point) -> str:
+    def values_of(self, point: Point) -> tuple[str, ...]:
         """Return the values in the layout `point` of all that the plan file leaves free, in the order of the file. Axes
         whose order is free are listed with all their sizes."""
         inside = {name for free in self._holes_of_kind("order") for name in free.axes}
         named = (f for f in self.free if f.kind != "size" or f.axes[0] not in inside)
-        return ", ".join(
+        return tuple(
             self._in_order(f, point) if f.kind == "order" else self._named(f, self._value(f, point)) for f in named
         )
 
@@ -406,8 +411,8 @@ class Space:
             return f"{free.axes[0]} {value}"
         if free.kind == "layout":
             return value
-        own = {"sequences": f"batch {value}", "schedule": value, "loss": f"loss in {value}"}
-        return own.get(free.kind, f"{free.kind} {value}")
+        own = {"sequences": "batch ", "schedule": "", "chunks": "chunks = ", "loss": "loss in "}
+        return own.get(free.kind, f"{free.kind} ") + value
 
     def _value(self, free: Free, point: Point) -> str:
         """Return the text that replaces the `?` described by `free` in the layout `point`."""
@@ -417,7 +422,7 @@ class Space:
             return str(point.sequences)
         if free.kind == "microbatch":
             return str(point.microbatch)
-        if free.kind == "schedule":
+        if free.kind in ("schedule", "chunks"):
             assert point.pipeline is not None
             return point.pipeline.text
         return self.variants[point.variant].values[free.span]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from planc.diag.fast_dataclass import dataclass
@@ -85,27 +85,32 @@ class Sentence:
         group = self.node.node("factors")
         return group.nodes("any_order") if group else []
 
-    def renamed(self, names: dict[str, list[Word]], via: Sentence) -> Sentence:
+    def renamed(self, names: Mapping[str, Sequence[Node | Word]], via: Sentence) -> Sentence:
         """Return this sentence with other names: `names` maps a name, such as a layout's axis, to the words that
-        replace it, which keep their spans. The sentence gets the span of `via`."""
+        replace it, and the arguments of a method. They keep their spans. The sentence gets the span of `via`."""
         node = _renamed(self.node, names)
         words = self.text.split(" ")
-        text = " ".join(_rename_text(w, names) for w in words)
+        text = " ".join(_rename_text(w, names, via.text) for w in words)
         return replace(self, node=node, text=text, span=via.span, via=via)
 
 
-def _renamed(node: Node, names: dict[str, list[Word]]) -> Node:
+def _renamed(node: Node, names: Mapping[str, Sequence[Node | Word]]) -> Node:
     parts: list[Node | Word] = []
     for part in node.parts:
         if isinstance(part, Node):
             parts.append(_renamed(part, names))
         elif part.text in names:
-            parts += [replace(part, text=w.text, span=w.span) for w in names[part.text]]
+            parts += names[part.text]
         else:
             parts.append(part)
     return replace(node, parts=tuple(parts))
 
 
-def _rename_text(word: str, names: dict[str, list[Word]]) -> str:
+def _rename_text(word: str, names: Mapping[str, Sequence[Node | Word]], via: str) -> str:
+    """Return a `word` of a sentence's text with other names; arguments are written as in `via`, after its `as`."""
     bare = word.rstrip(",")
-    return ", ".join(w.text for w in names[bare]) + word[len(bare) :] if bare in names else word
+    if bare not in names:
+        return word
+    texts = [w.text for w in names[bare] if isinstance(w, Word)]
+    args = "(" + via.partition("(")[2].rpartition(")")[0] + ")" if len(texts) < len(names[bare]) else ""
+    return ", ".join(texts) + args + word[len(bare) :]

@@ -21,6 +21,14 @@ def test_a_shorthand_is_its_expansion(tmp_path: Path) -> None:
     assert plan_of(tmp_path, HEAD + BODY).sha256 == plan_of(tmp_path, HEAD + WRITTEN_OUT).sha256
 
 
+def test_arguments_of_a_method_are_kept(tmp_path: Path) -> None:
+    text = (HEAD + BODY).replace("fsdp 8 >", "pp 4 > fsdp 2 >") + "{} over pp as interleaved_1f1b(chunks = 4)\n"
+    one, other = (plan_of(tmp_path, text.format(verb)).split for verb in ("use pp", "split layers"))
+    assert one is not None and other is not None and (one.chunks, one.stages) == (4, other.stages)
+    assert one.cause.sentence.endswith("as interleaved_1f1b(chunks = 4)")
+    assert codes(tmp_path, text.format("use pp").replace("interleaved_1f1b(", "zbv(")) == ["E0108"]
+
+
 def test_heads_carry_the_key_value_heads(tmp_path: Path) -> None:
     assert plan_of(tmp_path, HEAD + BODY).axes_of("kv_heads", "attention") == ("tp",)
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from planc.driver import examine
 from planc.ir.target import AnyTarget
+from planc.picture.units import seconds
+from planc.searching import Found
 from planc.searching.space import DATA_PARALLEL, LOSS_CHUNKS, MOST_MICROBATCH, Space
 from tests.random_plans.pieces import Dice
 
@@ -127,6 +129,24 @@ class Outcome:
                 assert report.global_batch is not None
                 self.fitting.append((rounded(report.step.time_s / report.global_batch), rounded(gib), text))
         self.fitting.sort()
+
+
+def first_rows(fitting: list[tuple[float, float, str]], top: int) -> list[tuple[float, float, str]]:
+    """The layouts of `fitting` (seconds a sequence, GiB, text; sorted) in the first `top` rows of an answer: a row has
+    those that are printed with the same digits."""
+    found: dict[object, list[tuple[float, float, str]]] = {}
+    for s, gib, text in fitting:
+        sequences = int(re.findall(r"(?m)^batch +(\d+)", text)[0])
+        printed = sequences, seconds(s * sequences), f"{gib:.1f}"
+        if printed in found or len(found) < top:
+            found.setdefault(printed, []).append((s, gib, text))
+    return sorted(itertools.chain(*found.values()))
+
+
+def in_rows(found: Found) -> list[tuple[float, float, str]]:
+    """Every layout in the rows of an answer, as `first_rows` has them."""
+    every = (one for c in found.best for one in (c, *c.same))
+    return sorted((rounded(c.s_per_sequence), rounded(c.memory_gib), c.text) for c in every)
 
 
 def rounded(number: float) -> float:

@@ -18,7 +18,7 @@ from planc.searching.branch_and_bound import TARGET_MEMORY, TARGET_SLACK
 from planc.searching.exhaustive import every
 from planc.searching.lower_bounds import Bounds
 from planc.searching.space import Space
-from tests.search.spaces import Outcome, draw, rounded
+from tests.search.spaces import Outcome, draw, first_rows, in_rows
 
 QUICK = 3
 SAME_RULE = {"E0402": {"E0402", "E0413"}, "E0401": {"E0401", "E0402"}}
@@ -37,8 +37,9 @@ def compare(text: str, folder: Path) -> str:
         assert plans.lowered == 0, path.read_text()
         return "refused"
     plans = Outcome(path, found.target or NO_TARGET, found.room_gib)
-    best = [(rounded(c.s_per_sequence), rounded(c.memory_gib), c.text) for c in found.best]
-    assert best == plans.fitting[:5], path.read_text()
+    best = in_rows(found)
+    assert best == first_rows(plans.fitting, 5), path.read_text()
+    assert bool(found.meshes.get("found")) == bool(best) and not found.meshes.get("open"), path.read_text()
     assert bool(found.nearest_miss) == (not plans.fitting and plans.lowered > 0), path.read_text()
     for reason in found.refusals:
         same = SAME_RULE.get(reason.code, {reason.code})
@@ -106,8 +107,13 @@ def test_refusals_are_counted_by_their_reason(tmp_path: Path, capsys: pytest.Cap
     for text in (SPACE.format(batch=16), SPACE.format(batch=32) + "overlap tp as dual_batch\n"):
         path.write_text(text)
         assert main(["search", str(path)]) == 0
-        said += [line for line in capsys.readouterr().out.splitlines() if line.startswith("refused: ")]
+        said.append(capsys.readouterr().out)
+        answer = search(path, top=5).to_json()
+        assert sum(answer["meshes"].values()) == 6
+        refused = answer["meshes"].get("rule", 0) + answer["meshes"].get("target", 0)
+        assert sum(r["meshes"] for r in answer["refusals"]) == refused > 0
     rules, target = said
-    assert "1 E0205 (no microbatch divides the batch over 32 data-parallel ranks)" in rules
-    assert "2 E0301 (8 key-value heads over tp = 32 ranks: 0.25 heads each)" in rules
-    assert re.search(r"\d E0901 \(the cuda target cannot do `overlap tp as dual_batch`", target)
+    assert "6 meshes: 3 in the answer, 3 against a rule of the language" in rules
+    assert re.search(r"E0205 +1 +1  no microbatch divides the batch over 32 data-parallel ranks\n", rules)
+    assert re.search(r"E0301 +2 +2  8 key-value heads over tp = 32 ranks: 0.25 heads each\n", rules)
+    assert re.search(r"E0901 +\d +\d  the cuda target cannot do `overlap tp as dual_batch`", target)

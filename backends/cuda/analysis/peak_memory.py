@@ -8,9 +8,9 @@ backward of the loss, of the last block, and of the embedding, and the optimizer
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from planc.backends.cuda.analysis.block_backward import most_bytes, waiting_bytes
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over
@@ -18,10 +18,10 @@ from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.analysis.saved_tensors import SavedTensors
 from planc.backends.cuda.rules.pad_dim0 import padded_elements
 from planc.diag.fast_dataclass import dataclass
-from planc.ir.cache import Computed, cached_on
+from planc.ir.cache import Computed
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import EXPERTS, Section
-from planc.ir.plan import Plan
+from planc.ir.plan import Plan, Split
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.ir.tensor_bytes import InFlight, TensorBytes, during
 from planc.ir.updates import moments_of
@@ -56,14 +56,26 @@ def peak_memory(sharded: Sharded, in_flight: InFlight) -> tuple[TensorBytes, ...
     return tuple(found)
 
 
-@cached_on(lambda plan, rank: (plan.cache, rank))
+def exceeds(sharded: Sharded, in_flight: InFlight, room_bytes: float) -> bool:
+    """True if the first or the last pipeline rank holds more than `room_bytes` at some moment: a part of what
+    `peak_memory` finds, which ends at the first such moment."""
+    plan = sharded.plan
+    ranks = (PipelineRank(sharded, r, dict(in_flight[r]), _begins(plan, r)) for r in {0, plan.pipeline - 1})
+    return any(rank.resting + moment.total > room_bytes for rank in ranks for moment in rank.moments())
+
+
 def _begins(plan: Plan, rank: int) -> tuple[Begins, ...]:
     """Returns the state of pipeline rank `rank` before each backward, dgrad or wgrad; () if it has one virtual
     stage."""
     split = plan.split
     if split is None or len(virtual_stages(plan, rank)) == 1:
         return ()
-    return tuple(before_backwards(repeats_of_rank(split, plan.pipeline, plan.microbatches, rank)))
+    return _begins_of(split, plan.pipeline, plan.microbatches, rank)
+
+
+@lru_cache(maxsize=64)  # a search costs many plans with the same pipeline
+def _begins_of(split: Split, ranks: int, microbatches: int, rank: int) -> tuple[Begins, ...]:
+    return tuple(before_backwards(repeats_of_rank(split, ranks, microbatches, rank)))
 
 
 def _by_place(begins: Iterable[Begins]) -> Hashable:
@@ -132,6 +144,7 @@ class PipelineRank:
         self._shares_of = Computed[int, float](lambda stage: self._sum_of(stage, self._share))
         self._unsharded_of = Computed[int, float](lambda stage: self._sum_of(stage, self._unsharded_elements))
         self._saved_of = Computed[int, float](self._saved_of_microbatch)
+        self._copies_in_backward = Computed[bool, float](self._copies_at_last_block)
         self._for_weights_of = Computed[int, float](self._held_for_weights)
 
     def _copies(self, p: ParamSharding) -> int:
@@ -148,7 +161,7 @@ class PipelineRank:
 
     def peak(self) -> TensorBytes:
         """Returns the bytes of each part at the peak: persistent state plus the largest transient."""
-        fullest = max(self._moments(), key=lambda m: m.total)
+        fullest = max(self.moments(), key=lambda m: m.total)
         return TensorBytes(
             params=self._state_bytes() + self._resident_copies() + fullest.copies,
             grads=fullest.grads,
@@ -158,24 +171,27 @@ class PipelineRank:
             moment=fullest.name if fullest.name == UPDATE else during(fullest.name, sum(self.flying.values())),
         )
 
-    def _moments(self) -> list[LiveBytes]:
-        found = [
-            *self._moments_of_blocks(),
-            LiveBytes(
-                name=UPDATE,
-                grads=self._trained_bytes(),
-                buffers=self._trained_bytes(),
-                copies=-self._resident_copies(),  # freed by the last backward
-                passed_on=self._passed_on(),
-            ),
-        ]
+    @property
+    def resting(self) -> float:
+        """Returns the bytes that are live at every moment; a moment says what it has freed of them."""
+        return self._state_bytes() + self._resident_copies() + self._optimizer()
+
+    def moments(self) -> Iterator[LiveBytes]:
+        """Yields the moments of the step that can be the peak."""
+        yield from self._moments_of_blocks()
+        yield LiveBytes(
+            name=UPDATE,
+            grads=self._trained_bytes(),
+            buffers=self._trained_bytes(),
+            copies=-self._resident_copies(),  # freed by the last backward
+            passed_on=self._passed_on(),
+        )
         if "first" in self.sections and any(o.op.has_backward for o in self.sharded.ops["first"]):
-            found.extend(self._moments_of_embedding())
+            yield from self._moments_of_embedding()
         if "last" in self.sections:
-            found.extend(self._moments_of_loss())
+            yield from self._moments_of_loss()
             if self.roles.uses_fsdp and not self.roles.pipeline and not self._ends_together:
-                found.extend(self._as_the_head_is_reduced())
-        return found
+                yield from self._as_the_head_is_reduced()
 
     def _moments_of_embedding(self) -> list[LiveBytes]:
         """Returns the moments in the backward of the embedding that can be the peak. The blocks have freed their
@@ -303,20 +319,20 @@ class PipelineRank:
             for earlier, freed in self._ends()
         ]
 
-    def _moments_of_blocks(self) -> list[LiveBytes]:
+    def _moments_of_blocks(self) -> Iterable[LiveBytes]:
         """Returns the candidates for the peak in the backward of the last block: with all microbatches in flight, and
         in the next microbatch's backward, with one fewer.
 
         If all forwards run before the first backward, only the head has gradients at the first moment.
         """
         if self.begins:
-            return [m for b in self.begins for m in (*self._moments_in_blocks(b), *self._moments_in_experts(b))]
+            return (m for b in self.begins for m in (*self._moments_in_blocks(b), *self._moments_in_experts(b)))
         moment = LiveBytes(
             name="backward of the last block",
             grads=self._grads_of_head() if self._all_forwards_first else self._grads(),
             activations=self._saved() - self._saved_by_loss(),
             buffers=self._of_blocks,
-            copies=self._copies_in_backward(),
+            copies=self._copies_in_backward[False],
             passed_on=self._passed_on(),
         )
         if not self.roles.pipeline:
@@ -326,7 +342,7 @@ class PipelineRank:
         found = [moment]
         if self._copies_come_and_go:
             inside = self._of_blocks - self._inside_blocks()
-            found.append(replace(moment, buffers=inside, copies=self._copies_in_backward(landing=True)))
+            found.append(replace(moment, buffers=inside, copies=self._copies_in_backward[True]))
         if sum(self.flying.values()) > 1:
             copies = self._all_copies() if self._copies_come_and_go else 0.0
             activations = self._saved(done=1) - self._saved_by_loss()
@@ -386,7 +402,7 @@ class PipelineRank:
             name="backward of the last block",
             grads=self._grads_before(b) + head,
             activations=self._saved_before(b) - (self._saved_by_loss() if ends and whole else 0.0),
-            copies=self._copies_in_backward() - self._copies_let_go(b),
+            copies=self._copies_in_backward[False] - self._copies_let_go(b),
             passed_on=self._passed_before(b),
         )
         if whole:
@@ -414,7 +430,7 @@ class PipelineRank:
                 grads=self._grads_before(b),
                 activations=self._saved_before(b),
                 buffers=4 * rows,
-                copies=self._copies_in_backward() - self._copies_let_go(b),
+                copies=self._copies_in_backward[False] - self._copies_let_go(b),
                 passed_on=self._passed_before(b),
             )
         ]
@@ -527,7 +543,7 @@ class PipelineRank:
         """Returns the bytes of the gathered parameters of all sections of this rank, in the compute dtype."""
         return sum(n * self._unsharded_elements(p) for p, n in self.held) * self.computed
 
-    def _copies_in_backward(self, *, landing: bool = False) -> float:
+    def _copies_at_last_block(self, landing: bool) -> float:
         """Returns the bytes of gathered parameters when the first backward of the last block starts: the block's own,
         the prefetched group's, and the head's, which no forward frees. With `landing`, slightly earlier: the output of
         the block's own all-gather in place of the prefetched group.
@@ -557,7 +573,7 @@ class PipelineRank:
         (`_copies_in_backward`)."""
         if not self._copies_come_and_go:
             return 0.0
-        return self._copies_in_backward() if len(self.flying) > 1 else self._group("last") * self.computed
+        return self._copies_in_backward[False] if len(self.flying) > 1 else self._group("last") * self.computed
 
     @cached_property
     def _accumulates_whole(self) -> bool:
@@ -592,7 +608,7 @@ class PipelineRank:
         """Returns the bytes of saved activations before the backward `b`. A microbatch between its dgrad and its wgrad
         no longer has what the loss saved, since the dgrad ends at the last matmul."""
         waiting = b.awaiting.get(len(self.plan.stages) - 1, 0)
-        saved = self._saved(held=b.held) - waiting * self.saved.of_loss_and_logits()
+        saved = self._saved(held=b.held) - waiting * self.saved.of_loss_and_logits
         return saved + sum(n * self._for_weights_of[stage] for stage, n in b.awaiting.items())
 
     def _held_for_weights(self, stage: int) -> float:
@@ -660,7 +676,7 @@ class PipelineRank:
     # Activations.
 
     def _saved_by_loss(self) -> float:
-        return self.saved.of_loss() if "last" in self.sections else 0.0
+        return self.saved.of_loss if "last" in self.sections else 0.0
 
     def _saved(self, done: int = 0, held: Mapping[int, int] | None = None) -> float:
         """Returns the bytes of saved activations of the microbatches in flight. `held` is their number by virtual stage
@@ -684,7 +700,7 @@ class PipelineRank:
         if not self.roles.pipeline:
             return 0.0
         stays = stage + 1 in virtual_stages(self.plan, self.rank)
-        return (("first" in sections) - ("last" in sections) - stays) * self.saved.hidden_states()
+        return (("first" in sections) - ("last" in sections) - stays) * self.saved.hidden_states
 
     @cached_property
     def _of_blocks(self) -> float:
@@ -776,7 +792,7 @@ class PipelineRank:
         each hidden state and each gradient that the rank receives."""
         if not self.roles.pipeline:
             return 0.0
-        return _neighbours(self.plan, self.rank) * self.plan.microbatches * self.saved.hidden_states()
+        return _neighbours(self.plan, self.rank) * self.plan.microbatches * self.saved.hidden_states
 
     def _passed_before(self, b: Begins) -> float:
         """Returns the bytes of tensors passed between stages that are live before the backward `b`: receive buffers,
@@ -785,4 +801,4 @@ class PipelineRank:
         inside = [stage for stage in stages if stage + 1 in stages]
         buffers = (_neighbours(self.plan, self.rank) - 2 * len(inside)) * self.plan.microbatches
         sent = sum(b.run.get(stage, 0) for stage in inside)
-        return (buffers + sent + sum(n for stage, n in b.inputs_alone.items() if stage)) * self.saved.hidden_states()
+        return (buffers + sent + sum(n for stage, n in b.inputs_alone.items() if stage)) * self.saved.hidden_states

@@ -6,6 +6,8 @@ intermediate tensors of an op, a tensor for each op of the loss, and keys and va
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from planc.backends.cuda.analysis.block_backward import by_ring, products_inside
 from planc.backends.cuda.analysis.own_code import inside_bytes, is_seen, named_bytes, ops_by_code
 from planc.backends.cuda.analysis.replays import named_again, replay
@@ -35,6 +37,7 @@ class SavedTensors:
         self.computed = DTYPE_BYTES[self.plan.precision.compute]
         self.away = self.plan.offloaded
 
+    @cached_property
     def hidden_states(self) -> float:
         """Returns the bytes of the hidden states of a microbatch that one stage sends to the next."""
         last = self.sharded.ops[self.sharded.model.blocks[-1]][-1].op.output
@@ -48,7 +51,7 @@ class SavedTensors:
             ops = ops_by_code(self.plan, section)
             names = dict.fromkeys(t for op in ops for t in op.saves if t != "logits")
             inside = sum(inside_bytes(self.sharded, o) for o in self._by_code(section) if o.op.kind != "loss")
-            ends = self.of_loss_and_logits() if section == "last" else 0.0
+            ends = self.of_loss_and_logits if section == "last" else 0.0
             return self._named(tuple(names), section) + inside + ends
         return self._block(section)
 
@@ -118,13 +121,15 @@ class SavedTensors:
             return local_elements(self.plan, rows, restrict(layout, rows)) * FP32 + mask + copied
         return 0.0
 
+    @cached_property
     def of_loss_and_logits(self) -> float:
         """Returns the bytes that the loss saves; in a pipeline, plus the last stage's output, which torch's schedule
         holds: the logits, or the head's input if the loss is in chunks."""
         if not self.roles.pipeline:
-            return self.of_loss()
-        return self.of_loss() + (self._logits() if self.plan.loss_chunks == 1 else self._head_input())
+            return self.of_loss
+        return self.of_loss + (self._logits() if self.plan.loss_chunks == 1 else self._head_input())
 
+    @cached_property
     def of_loss(self) -> float:
         """Returns the bytes that the loss saves, and the tensors that the model's own code saves after the head.
 

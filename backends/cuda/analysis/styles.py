@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 from planc.backends.common.source_writer import tuple_of
 from planc.backends.cuda.analysis.expert_mesh import routed
@@ -57,6 +56,7 @@ class Styler:
         """Returns the styles of the modules outside the blocks."""
         return (*self._section("first"), *self._section("last"))
 
+    @cached_on(lambda self, kind: (self.sharded.cache, (kind, self.roles.torch)))
     def block(self, kind: Section) -> tuple[Style, ...]:
         """Returns the styles of one `kind` of block, with paths relative to the block."""
         return tuple(self._section(kind))
@@ -80,16 +80,10 @@ class Styler:
         """True if the program has its own function for the loss over a sharded vocab, as it is not compiled."""
         return self.loss_parallel and self.roles.plan.compiled("loss") is None
 
+    @cached_on(lambda self, section: (self.sharded.cache, (section, self.roles.torch)))
     def section(self, section: Section) -> tuple[Boundary, ...]:
         """Returns the ops of `section` (a kind of block, "first" or "last"), with the placements of their tensors."""
-        return self._boundaries[section]
-
-    @cached_property
-    def _boundaries(self) -> dict[Section, tuple[Boundary, ...]]:
-        return {
-            section: tuple(Boundary(o, section, self.sharded, self.roles) for o in ops)
-            for section, ops in self.sharded.ops.items()
-        }
+        return tuple(Boundary(o, section, self.sharded, self.roles) for o in self.sharded.ops[section])
 
     @cached_on(lambda self, *key, backward: (self.sharded.cache, (*key, backward)))
     def repeats(self, section: Section, tensor: str, kind: str, *, backward: bool) -> int:

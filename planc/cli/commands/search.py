@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,9 +26,12 @@ from planc.picture.units import days, money, seconds
 if TYPE_CHECKING:
     from planc.ir.report import RunCost
     from planc.searching import Found
+    from planc.searching.result import Enough
 
 ANNOUNCED = 100_000
 """Size of a search space (layouts) above which it is announced."""
+ENOUGH_S = 20.0
+"""Seconds for the question on how many nodes a layout fits."""
 CUT_SHORT = {
     "time": "cut short after the seconds that were given",
     "interrupt": "interrupted",
@@ -73,6 +77,8 @@ def run(options: argparse.Namespace) -> int:
                 on_space=_announce,
                 on_progress=lambda costed, waiting: progress.show(f"{costed:,} layouts costed, {waiting:,} nodes open"),
             )
+            if found.nearest_miss is not None and not found.cut_short:
+                found = replace(found, enough=_enough(options, progress))
     except PlanError as error:
         return refused(error.diagnostics, options.format, {})
     if options.output:
@@ -97,14 +103,14 @@ def run(options: argparse.Namespace) -> int:
     if found.cut_short:
         print(f"{CUT_SHORT[found.cut_short]}: the best so far, of up to {found.most_layouts:,} layouts")
     print(_costed_for(found))
-    print("\n".join(fitted(_refusals(found))), end="\n" if found.refusals else "")
     if not found.best:
+        print("\n".join(_refusals(found)))
         print(_none(found), file=sys.stderr)
         return _status(found)
     print(f"MFU is of {found.best[0].step.peak}")
     long = found.best[0].run is not None
     rows = [
-        (str(i), c.label, seconds(c.time_s), f"{c.step.mfu:.1%}", f"{c.memory_gib:.1f}", *_run(c.run), c.why)
+        (str(i), c.row, seconds(c.time_s), f"{c.step.mfu:.1%}", f"{c.memory_gib:.1f}", *_run(c.run), c.why)
         for i, c in enumerate(found.best, 1)
     ]
     heads = ("", "layout", "step", "MFU", "GiB", *(("run", "price") if long else ()), "than the next")
@@ -113,7 +119,22 @@ def run(options: argparse.Namespace) -> int:
     print(f"\n{strong('time against memory')}, near the fastest")
     front = [(c.label, seconds(c.time_s), f"{c.memory_gib:.1f}") for c in found.pareto]
     print("\n".join(table(("layout", "step", "GiB"), front, left=1)))
+    print("\n".join(_refusals(found)))
     return _status(found)
+
+
+def _enough(options: argparse.Namespace, progress: Progress) -> Enough | None:
+    from planc.compare.clusters import enough_nodes
+
+    return enough_nodes(
+        Path(options.file),
+        seconds=ENOUGH_S if options.seconds is None else min(options.seconds, ENOUGH_S),
+        on_nodes=lambda nodes: progress.show(f"nothing fits; trying {nodes} nodes"),
+        set=dict(options.set),
+        most_sequences=options.sequences,
+        memory_gib=options.memory,
+        target=options.target,
+    )
 
 
 def _tight(found: Found) -> list[str]:
@@ -247,8 +268,12 @@ def _costed_for(found: Found) -> str:
 
 
 def _refusals(found: Found) -> Iterator[str]:
+    """Yield how the meshes of the space end, and a table of what was refused, by its reason."""
+    if found.meshes:
+        yield f"\n{strong(found.meshes_text)}"
     if found.refusals:
-        yield "refused: " + ", ".join(f"{r.layouts:,} {r.code} ({r.message})" for r in found.refusals)
+        rows = [(r.code, f"{r.meshes:,}", f"{r.layouts:,}", r.message) for r in found.refusals]
+        yield from table(("refused", "meshes", "layouts", "the first of them"), rows, left=1, left_last=True)
 
 
 def _none(found: Found) -> str:
@@ -259,9 +284,11 @@ def _none(found: Found) -> str:
     if near is None:
         return "every layout breaks a rule of the language: fill in the `?` by hand, and `planc check` names the rule"
     over = near.memory_gib - found.room_gib
+    more = f"\n{found.enough.text}" if found.enough else ""
     return (
         f"{found.none_fits} the {found.room_gib:.1f} GiB of a device; the nearest miss needs {near.memory_gib:.1f} GiB,"
         f" {over:.1f} GiB too much{', if its allocator loses what is predicted' if found.may_fit else ''}: {near.label}"
+        f"{more}"
     )
 
 

@@ -75,7 +75,8 @@ def _pipeline(method: Node, schedule: Schedule, ranks: int, draft: Draft) -> Sta
         word = arg.parts[0]
         assert isinstance(word, Word)
         known = draft.one_of(word, ("chunks",), "an argument")
-        chunks = draft.integer(arg.parts[1]) if known else None
+        open_ = draft.free(arg.parts[1], "the number of chunks")
+        chunks = draft.integer(arg.parts[1]) if known and not open_ else None
         return StageCounts(ranks * chunks, chunks) if chunks else None
     takes = "only `chunks = N`" if schedule.free_chunks else "no argument"
     draft.report("E0108", arg.span, f"`{schedule.name}` takes {takes}")

@@ -13,7 +13,7 @@ from planc.syntax import Tree
 from planc.syntax.lines import MOST_SENTENCES
 from planc.syntax.old_spellings import old_spelling
 from planc.syntax.old_words import OLD_LAYOUTS
-from planc.syntax.tree import Sentence, Word
+from planc.syntax.tree import Node, Sentence, Word
 
 MAX_NESTING = 8
 SCOPED = {"shard": "in", "replicate": "in", "store": "for"}
@@ -81,7 +81,7 @@ def _with_scope(sentence: Sentence, use: Sentence) -> Sentence:
     return replace(sentence, node=node, text=f"{sentence.text} {scope.kind} {names}")
 
 
-def _replacements(layout: Tree, use: Sentence, draft: Draft) -> dict[str, list[Word]] | None:
+def _replacements(layout: Tree, use: Sentence, draft: Draft) -> dict[str, list[Node | Word]] | None:
     """Return the plan's axes that replace each axis name of the layout. The axis of a layout with only one may become
     several. None (reported) if the numbers of axes do not match."""
     assert layout.header is not None
@@ -95,13 +95,15 @@ def _replacements(layout: Tree, use: Sentence, draft: Draft) -> dict[str, list[W
             f" ({', '.join(formal)}); {len(actual)} are given",
         )
         return None
-    names = {formal[0]: actual} if len(formal) == 1 else {f: [a] for f, a in zip(formal, actual, strict=True)}
+    names: dict[str, list[Node | Word]] = {formal[0]: [*actual]}
+    if len(formal) > 1:
+        names = {f: [a] for f, a in zip(formal, actual, strict=True)}
     return names | _method(layout, use, draft)
 
 
-def _method(layout: Tree, use: Sentence, draft: Draft) -> dict[str, list[Word]]:
-    """Return the value of the layout's method parameter, by name: {`schedule`: METHOD} if its header is `layout pp over
-    pp as schedule = 1f1b`, which also gives the default."""
+def _method(layout: Tree, use: Sentence, draft: Draft) -> dict[str, list[Node | Word]]:
+    """Return the value of the layout's method parameter, by name: {`schedule`: METHOD, and its arguments} if its header
+    is `layout pp over pp as schedule = 1f1b`, which also gives the default."""
     assert layout.header is not None
     words = layout.header.node.words("NAME", "METHOD")
     given = use.node.node("method")
@@ -109,4 +111,4 @@ def _method(layout: Tree, use: Sentence, draft: Draft) -> dict[str, list[Word]]:
         if given is not None:
             draft.report("E0108", given.span, f"layout `{words[0].text}` takes no `as`", help="leave it out")
         return {}
-    return {words[1].text: [given.words()[0] if given else replace(words[2], span=use.span)]}
+    return {words[1].text: [*given.parts] if given else [replace(words[2], span=use.span)]}
