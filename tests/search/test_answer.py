@@ -1,4 +1,4 @@
-"""What a search answers besides its fastest layouts: equal ones in one row, and nodes that are enough."""
+"""A search answers more than its fastest layouts: equal ones in one row, meshes by their end, nodes that are enough."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,9 @@ def test_where_nothing_fits_the_nodes_that_are_enough_are_named(
 ) -> None:
     path = written(tmp_path, LARGE + LAYOUT)
     assert main(["search", str(path), "--format", "json"]) == 1
-    enough = json.loads(capsys.readouterr().out)["enough"]
+    answer = json.loads(capsys.readouterr().out)
+    enough, meshes = answer["enough"], answer["meshes"]
+    assert meshes.keys() <= {"memory", "rule"} and meshes["memory"]
     assert enough["nodes"] > 1 and enough["layout"]["memory_gib"] <= 80
     path.write_text(LARGE.replace("1 x h100", f"{enough['nodes']} x h100") + LAYOUT)
     assert search(path, top=1).best

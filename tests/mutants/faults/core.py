@@ -29,9 +29,23 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a search counts no layouts that a rule refuses",
         file="planc/searching/branch_and_bound.py",
-        text="            self._refuse(broken, self.bounds.count(sizes))\n",
+        text="            self._end(at, Fate.RULE, self._refuse(broken, self.bounds.count(sizes)))\n",
         planted="            pass\n",
         test="tests/search/test_drawn_spaces.py::test_refusals_are_counted_by_their_reason",
+    ),
+    Fault(
+        name="arguments of a schedule after `use pp` are dropped",
+        file="planc/language/verbs/use.py",
+        text="[*given.parts] if given else",
+        planted="given.parts[:1] if given else",
+        test="tests/language/test_build.py::test_arguments_of_a_method_are_kept",
+    ),
+    Fault(
+        name="a mesh that needs too much memory counts as slower",
+        file="planc/searching/branch_and_bound.py",
+        text="            self._end(node, Fate.MEMORY)\n            return False\n",
+        planted="            self._end(node, Fate.SLOWER)\n            return False\n",
+        test="tests/search/test_answer.py::test_where_nothing_fits_the_nodes_that_are_enough_are_named",
     ),
     Fault(
         name="a narrow dtype without units is no error",

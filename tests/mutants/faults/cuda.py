@@ -313,8 +313,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="the blocks of a stage are gathered in the backward of the loss",
         file="backends/cuda/analysis/peak_memory.py",
-        text='return self._copies_in_backward() if len(self.flying) > 1 else self._group("last") * self.computed',
-        planted="return self._copies_in_backward()",
+        text='return self._copies_in_backward[False] if len(self.flying) > 1 else self._group("last") * self.computed',
+        planted="return self._copies_in_backward[False]",
         test="tests/audit/test_stages.py::test_a_peak_that_was_traced_is_predicted[one_f_one_b_fp32_64-1]",
     ),
     Fault(
