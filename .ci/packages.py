@@ -55,15 +55,25 @@ def sdist(dist: Path) -> Path:
     return made
 
 
-def wheel(source: Path, folder: Path) -> Path:
-    """Build the wheel from the sdist `source`, unpacked below `folder`: away from the checkout."""
+def wheel(source: Path, folder: Path, epoch_s: int) -> Path:
+    """Build the wheel from the sdist `source`, unpacked below `folder`: away from the checkout.
+
+    The same files give the same bytes: their rights and times are set, the times to `epoch_s` (seconds of Unix).
+    """
     with tarfile.open(source) as archive:
-        archive.extractall(folder / "unpacked", filter="data")
+        archive.extractall(folder / "unpacked", filter=plain)
     (tree,) = (folder / "unpacked").iterdir()
+    os.environ["SOURCE_DATE_EPOCH"] = str(epoch_s)
+    os.umask(0o022)
     run(*PIP, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(source.parent), str(tree))
     (made,) = source.parent.glob("planc-*.whl")
     assert made.name.endswith("-py3-none-any.whl"), made.name
     return made
+
+
+def plain(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+    """The member of an archive as tarfile's `data_filter` lets it pass, with rights that do not depend on the umask."""
+    return tarfile.data_filter(member, folder).replace(mode=0o644 if member.isfile() else 0o755)
 
 
 def install(package: Path, folder: Path) -> Path:
@@ -140,7 +150,8 @@ def main() -> None:
     dist = folder / "dist"
     dist.mkdir(parents=True)
     source = sdist(dist)
-    package = wheel(source, folder)
+    epoch_s = int(run("git", "log", "-1", "--format=%ct", cwd=ROOT))
+    package = wheel(source, folder, epoch_s)
     python = install(package, folder / "alone")
     use(python, folder / "user")
     types(python, folder / "user")

@@ -227,7 +227,7 @@ def test_the_hook_of_check_reads_what_imports_a_changed_file(tmp_path: Path) -> 
 @pytest.mark.skipif(shutil.which("pre-commit") is None, reason="pre-commit is not on the path: make hooks")
 def test_pre_commit_runs_the_hooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With pre-commit itself, which builds an environment with planc from this repository, and the pinned packages."""
-    monkeypatch.setenv("PIP_CONSTRAINT", str(ROOT / ".ci/pins/main.txt"))
+    monkeypatch.delenv("PIP_CONSTRAINT", raising=False)
     here = Repository(tmp_path)
     here.commit(a=plan().replace("use       tp", "use tp"), b=plan(mesh="fsdp 2 > tp 3"))
     command = ["pre-commit", "try-repo", str(ROOT), "--all-files", "--verbose"]
@@ -240,7 +240,7 @@ def test_pre_commit_runs_the_hooks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.slow
 def test_the_action_installs_planc(tmp_path: Path, comments: Comments, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a real environment, pip, and the pinned packages."""
-    monkeypatch.setenv("PIP_CONSTRAINT", str(ROOT / ".ci/pins/main.txt"))
+    monkeypatch.delenv("PIP_CONSTRAINT", raising=False)
     here = Repository(tmp_path)
     base = here.commit(first=plan())
     here.commit(first=plan(batch="8 x 128 tokens microbatch 2"))
@@ -316,4 +316,12 @@ def test_a_workflow_names_what_is_there(path: Path) -> None:
                 t for line in re.findall(r"\bmake ([^|&;\n]+)", run) for t in line.split() if t[0] != "-"
             } <= targets
             assert all((ROOT / file).exists() for file in re.findall(r"(?<![\w/])\.ci/\w+(?:\.py)?", run))
-            assert step.get("uses", "./").startswith(("./", "actions/", "pypa/"))
+            assert re.fullmatch(r"\./|(actions|pypa)/[\w-]+@[0-9a-f]{40}", step.get("uses", "./")), "pinned by commit"
+    assert re.findall(r"@[0-9a-f]{40}$", path.read_text(), re.MULTILINE) == [], "the version stands beside"
+
+
+def test_the_action_runs_nothing_but_planc() -> None:
+    """It uses no other action, and installs the commit that it was asked for by, on pinned packages."""
+    steps = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
+    assert steps[0]["env"]["PIP_CONSTRAINT"] == "${{ github.action_path }}/.ci/pins/main.txt"
+    assert all("uses" not in step for step in steps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -48,3 +49,14 @@ def test_a_kind_of_wrong_answer_has_a_law_and_tests_or_says_what_is_open(number:
     for test in answer["tests"]:
         file, _, function = test.partition("::")
         assert function in functions_of(file), test
+
+
+def test_every_promise_to_strangers_names_tests_that_exist() -> None:
+    """The threat model of SECURITY.md: who sends what, to which command, what is promised, which tests hold it."""
+    table = (ROOT / "SECURITY.md").read_text().partition("| who sends what |")[2].partition("\n\n")[0]
+    rows = [re.split(r" \| ", line.strip("| ")) for line in table.splitlines()[2:]]
+    assert len(rows) > 10 and {len(row) for row in rows} == {4}
+    for *_, tests in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", tests)
+        assert named and len(named) == tests.count("`") // 2, tests
+        assert [f"{file}::{test}" for file, test in named if test not in functions_of(file)] == []

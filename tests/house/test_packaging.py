@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 import runpy
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from importlib.metadata import requires
@@ -70,6 +73,29 @@ def test_the_wheel_holds_every_file_once(tmp_path: Path) -> None:
     assert sorted(set(names) - set(installed)) == sorted(files_of_tree())
 
 
+@pytest.mark.long
+def test_the_wheel_is_the_same_to_the_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two builds in folders of other names, of files with other times and rights, under another umask."""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")  # as it was, afterwards
+    build = runpy.run_path(str(ROOT / ".ci/packages.py"))["wheel"]
+    digests, umask = set(), os.umask(0o022)
+    try:
+        for folder, mode, time_s in ((tmp_path / "one", 0o600, 1e9), (tmp_path / "an other" / "deeper", 0o755, 1.7e9)):
+            folder.mkdir(parents=True)
+            os.umask(0o777 & ~mode)
+            source = folder / "planc.tar.gz"
+            with tarfile.open(source, "w:gz") as archive:
+                for file in [*files_of_tree().values(), "pyproject.toml", "README.md", "LICENSE", "docs/man/planc.1"]:
+                    member = archive.gettarinfo(ROOT / file, f"planc/{file}")
+                    member.mode, member.mtime = mode, time_s
+                    with (ROOT / file).open("rb") as content:
+                        archive.addfile(member, content)
+            digests.add(hashlib.sha256(build(source, folder, 1_700_000_000).read_bytes()).hexdigest())
+    finally:
+        os.umask(umask)
+    assert len(digests) == 1
+
+
 GPU_BUILD = ("nvidia-", "cuda-", "triton")
 """Beginnings of the packages that a GPU build of torch brings along; its own metadata pins them."""
 
@@ -130,7 +156,7 @@ def _lower(pin: str) -> str:
 
 def test_the_page_on_security_names_files_and_commands_that_exist() -> None:
     text = (ROOT / "SECURITY.md").read_text()
-    named = re.findall(r"`((?:planc|tests|plans|docs|\.ci)/[\w./-]+)`", text)
+    named = re.findall(r"`((?:planc|tests|plans|docs|\.ci)/[\w./-]+)(?:::\w+)?`", text)
     assert len(named) > 10 and [path for path in named if not (ROOT / path).exists()] == []
     targets = re.findall(
         r"^([a-z-]+):", (ROOT / "Makefile").read_text() + (ROOT / "tests/lab/Makefile").read_text(), re.MULTILINE
