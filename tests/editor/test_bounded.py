@@ -90,6 +90,24 @@ def test_what_is_no_message_is_answered_and_the_next_one_is_read(client: Client,
 
 
 @pytest.mark.launch
+def test_changes_of_5_mb_while_a_check_runs_are_answered(client: Client, tmp_path: Path) -> None:
+    """None is waited for: a request that comes between is answered, and the last text is the one that counts."""
+    path, other = tmp_path / "large.plan", tmp_path / "other.plan"
+    client.open(other, HEAD + BODY)
+    client.open(path, HEAD + BODY)
+    for version, line in enumerate(("# a comment\n", "use fsdp over fsdp\n", "model [model [\n", ""), 2):
+        text = HEAD + BODY + line * (5_000_000 // max(len(line), 1) if line else 0)
+        identity = {"uri": path.as_uri(), "version": version}
+        client.notify("textDocument/didChange", {"textDocument": identity, "contentChanges": [{"text": text}]})
+        assert "error" not in client.answer("textDocument/hover", place(other, 1, 2))
+    while client.findings(path, len(client.published[path.as_uri()])):
+        client.findings(path, len(client.published[path.as_uri()]) + 1)
+    while (answer := client.ask("hover", other, 1, 2)) is None:
+        pass  # the check goes on
+    assert "`model NAME" in answer["contents"]["value"]
+
+
+@pytest.mark.launch
 def test_a_message_beyond_the_bound_ends_the_server_with_an_answer(tmp_path: Path) -> None:
     client = Client(tmp_path, stderr=subprocess.PIPE)
     client.initialize()
