@@ -80,6 +80,7 @@ def foreign_options(options: argparse.Namespace, folder: Path) -> Options:
         given=given,
         folder=folder,
         ignored=tuple(options.ignore),
+        allow_code=getattr(options, "allow_code", False),
         approximate=not getattr(options, "strict", True),
     )
 

@@ -65,7 +65,7 @@ def import_files(files: Sequence[Path], options: Options, system: str = "") -> I
     nothing: they are in `Imported.diagnostics`, with their places.
     """
     documents, findings, sources = _documents(files, options, system)
-    if findings or not documents:
+    if has_errors(findings) or not documents:
         return Imported(in_order(findings), sources)
     if old := next((d for d in documents if NEMO1 & d.fields.keys()), None):
         message = f"{printable(Path(old.file).name)} is of NeMo 1.0, whose files planc does not read"
@@ -84,7 +84,7 @@ def import_files(files: Sequence[Path], options: Options, system: str = "") -> I
         for d in documents
     ]
     found = imported(chosen, documents, options, _plan_name(files[0]))
-    return replace(found, sources=sources)
+    return replace(found, sources=sources, diagnostics=in_order([*findings, *found.diagnostics]))
 
 
 def _with_model(documents: list[Document], options: Options) -> tuple[list[Document], Options]:
@@ -194,7 +194,17 @@ def _documents(
 
         try:
             given = {**_of_slurm(options), **(options.given or {})}
-            documents = [*read_scripts(scripts, given, kinds, unset=options.approximate), *documents]
+            if options.allow_code:
+                from planc.interop.formats.started import started
+
+                ran = started(scripts[0], scripts[1:], given, int(given.get("SLURM_GPUS_ON_NODE", "8")))
+                sources[ran.source.file] = ran.source
+                read = read_scripts([ran.source], {}, kinds)
+                documents = [*(replace(d, taken=frozenset(given)) for d in read), *documents]
+                message = f"read from what the script starts, as bash ran it{'; ' * bool(ran.ended)}{ran.ended}"
+                findings.append(Diagnostic("N1316", message, documents[0].whole()))
+            else:
+                documents = [*read_scripts(scripts, given, kinds, unset=options.approximate), *documents]
         except UnreadableError as error:
             name = printable(Path(error.span.file).name)
             findings.append(Diagnostic("E1301", f"{name}: {error}", error.span))
@@ -208,7 +218,8 @@ def _of_slurm(options: Options) -> dict[str, str]:
     if not options.devices or options.devices % nodes:
         return {}
     sizes = dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(nodes))
-    return sizes | dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), str(options.devices // nodes))
+    sizes |= dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), str(options.devices // nodes))
+    return sizes | dict.fromkeys(("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID"), "0")
 
 
 def _format(file: Path, system: str) -> Format:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -95,6 +96,21 @@ def model_words(shape: DecoderShape) -> str:
     if unlike := _unlike(shape, wanted, model):
         raise ValueError(f"{family.name} {unlike}")
     return f"{family.name}({', '.join(f'{name} = {size}' for name, size in changes.items())})" if changes else own.name
+
+
+_TUNED = re.compile(r"_(?:instruct|base|chat|hf|pt|it|thinking|\d{4})$")
+
+
+def catalog_name(published: str) -> str:
+    """Returns the catalog's name of the model that is published as `published`; "" if the catalog has none.
+
+    >>> catalog_name("Qwen/Qwen2.5-7B-Instruct"), catalog_name("meta-llama/Meta-Llama-3.1-8B"), catalog_name("bert")
+    ('qwen2_5_7b', 'llama3_1_8b', '')
+    """
+    name = re.sub(r"[-.]", "_", published.rstrip("/").rpartition("/")[2].lower()).removeprefix("meta_")
+    while (short := _TUNED.sub("", name)) != name:
+        name = short
+    return next((n for n in (name, re.sub(r"^(llama|qwen)_(?=\d)", r"\1", name)) if n in model_names()), "")
 
 
 def nearest_words(shape: DecoderShape) -> tuple[str, str]:

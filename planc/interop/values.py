@@ -50,6 +50,8 @@ class Options:
     """Folder of the plan; paths of a model's config are relative to it."""
     ignored: tuple[str, ...] = ()
     """Unknown fields that the user chose to leave out."""
+    allow_code: bool = False
+    """True if a launch script may be run by bash, behind walls, to see what it starts."""
     approximate: bool = False
     """True if fields that no sentence expresses are left out with a warning, for a plan that is only costed."""
 
@@ -130,6 +132,10 @@ class Values:
     def _own(self, name: str) -> str:
         """Returns the system's name of another system's field `name`, whose settings it reuses; "" if it has none."""
         return self.system.calls.get(name, name).removeprefix("not ")
+
+    def spelled(self, name: str) -> str:
+        """Returns the spelling with which a file sets `name`."""
+        return self._spelled.get(self._own(name), "")
 
     def has(self, name: str) -> bool:
         """True if the system has the field `name`, which may have another name there (`FieldTable.calls`)."""

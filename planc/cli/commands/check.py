@@ -30,7 +30,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--watch", action="store_true", help="check again whenever a file changes, until interrupted")
     parser.add_argument("--brief", action="store_true", help="one line for each plan")
     allow = (
-        "run the code that `model from transformers` or `model from code` names, and keep its op graph beside the plan"
+        "run the code that `model from transformers` or `model from code` names, and keep its op graph beside the plan;"
+        " run a launch script, walled off, to see what it starts"
     )
     parser.add_argument("--allow-code", action="store_true", help=allow)
     add_costed_target(parser)
@@ -73,7 +74,7 @@ def _what_ifs(files: list[Path], options: argparse.Namespace) -> int:
 
 def _save_models(files: list[Path], options: argparse.Namespace) -> int:
     """Run the code of the plans' models (`--allow-code`) and save their op graphs. Return 1 if one fails, else 0."""
-    for file in files:
+    for file in (file for file in files if not is_foreign_name(file)):
         try:
             for kept in save_models(file, set=dict(options.set), target=options.target):
                 print(printable(f"planc check: wrote {kept}"), file=sys.stderr)

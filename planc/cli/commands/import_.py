@@ -21,6 +21,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="PLAN", help="write the plan there, not to standard output")
     add_foreign(parser)
     parser.add_argument("--strict", action="store_true", help="refuse what a plan can say only nearly, or not at all")
+    parser.add_argument(
+        "--allow-code", action="store_true", help="run a launch script, walled off, to see what it starts"
+    )
     add_given(parser)
 
 

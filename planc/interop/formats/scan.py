@@ -262,7 +262,7 @@ class Scan:
         self._at = found.end()
         self._skip(lines=False)
         target = self._word()
-        if found[0].endswith(("<<", "<<-")) and target is not None:
+        if found[0].endswith(("<<", "<<-")) and not found[0].endswith("<<<") and target is not None:
             documents.append(self._document(target, indented=found[0].endswith("-")))
         return True
 

@@ -17,7 +17,7 @@ from planc.interop.document import Document
 from planc.interop.fields import field_tables
 from planc.interop.ops import block_ops, existing, linear_layers, of_kind_saved
 from planc.interop.setup import CannotSayError, DecoderShape, Quantized, Role, TrainingSetup
-from planc.interop.shape import model_words
+from planc.interop.shape import catalog_name, model_words
 from planc.interop.system import OMIT, System, Writer, unless
 from planc.interop.values import Values
 from planc.ir.plan import Noun, Precision, Recompute, Route
@@ -200,19 +200,24 @@ def _model(v: Values) -> str:
     if v.options.model:
         return v.options.model
     name = v.text("model_name")
-    if name in MODELS:
-        return MODELS[name]
+    if name in MODELS or catalog_name(name):
+        return MODELS.get(name) or catalog_name(name)
     if name != "default":
         raise v.refused(f"no model of the catalog is {name}; give one with --model", "model_name")
     if v.text("decoder_block") != "llama2":
         raise v.refused("only llama2's blocks are told from sizes; give the model with --model", "decoder_block")
+    scale = v.whole("global_parameter_scale")
+    if scale & (scale - 1):
+        raise v.wrong("global_parameter_scale", "a power of two")
+    deep, rest = divmod(scale.bit_length() - 1, 3)  # as get_individual_scales of src/maxtext/configs/types.py
+    wide = 2 ** (deep + (rest > 0))
     shape = DecoderShape(
-        layers=v.whole("base_num_decoder_layers"),
-        embed=v.whole("base_emb_dim"),
-        heads=v.whole("base_num_query_heads"),
-        kv_heads=v.whole("base_num_kv_heads"),
+        layers=2**deep * v.whole("base_num_decoder_layers"),
+        embed=2 ** (deep + (rest > 1)) * v.whole("base_emb_dim"),
+        heads=wide * v.whole("base_num_query_heads"),
+        kv_heads=wide * v.whole("base_num_kv_heads"),
         head_dim=v.whole("head_dim"),
-        ffn=v.whole("base_mlp_dim"),
+        ffn=wide * v.whole("base_mlp_dim"),
         vocab=v.whole("vocab_size"),
         tied=v.flag("logits_via_embedding"),
     )

@@ -23,6 +23,7 @@ from planc.interop.setup import ROLES, CannotSayError, DecoderShape, Quantized, 
 from planc.interop.shape import model_words, nearest_words
 from planc.interop.system import OMIT, System, unless, when
 from planc.interop.systems.megatron_asserts import check_asserts
+from planc.interop.systems.published import experts, published_model
 from planc.interop.values import Values
 from planc.ir.plan import Copies, Dtype, Noun, Period, Precision, Recompute, Route
 
@@ -109,8 +110,8 @@ def _shape(v: Values) -> DecoderShape:
     ffn = v.maybe_whole("ffn_hidden_size", minimum=1)
     if ffn is None:  # arguments.py: 4h, and with swiglu (8/3)h cut to a multiple of 64
         ffn = int(4 * embed * 2 / 3 / 64) * 64 if v.flag("swiglu") else 4 * embed
-    experts = v.maybe_whole("num_experts", minimum=1) or 0
-    dense = dense_layers(v) if experts else 0
+    routed = v.maybe_whole("num_experts", minimum=1) or 0
+    dense = dense_layers(v) if routed else 0
     rotary, latent = _rotary(v), v.flag("multi_latent_attention")
     return DecoderShape(
         layers=v.needed("num_layers"),
@@ -118,7 +119,7 @@ def _shape(v: Values) -> DecoderShape:
         heads=heads,
         kv_heads=heads if latent else _kv_heads(v, heads),
         head_dim=v.whole("v_head_dim") if latent else v.maybe_whole("kv_channels", minimum=1) or embed // heads,
-        ffn=ffn if not experts or dense else 0,
+        ffn=ffn if not routed or dense else 0,
         vocab=_padded_vocab(v),
         positions=0 if rotary else v.needed("max_position_embeddings"),
         gated=gated,
@@ -128,10 +129,10 @@ def _shape(v: Values) -> DecoderShape:
         query_norm=not latent and v.flag("qk_layernorm"),
         query_bias=v.flag("disable_bias_linear") and v.flag("add_qkv_bias"),
         tied=not v.flag("untie_embeddings_and_output_weights"),
-        experts=experts,
-        top_k=v.whole("moe_router_topk") if experts else 0,
-        expert_ffn=(v.maybe_whole("moe_ffn_hidden_size", minimum=1) or ffn) if experts else 0,
-        shared_ffn=(v.maybe_whole("moe_shared_expert_intermediate_size") or 0) if experts else 0,
+        experts=routed,
+        top_k=v.whole("moe_router_topk") if routed else 0,
+        expert_ffn=(v.maybe_whole("moe_ffn_hidden_size", minimum=1) or ffn) if routed else 0,
+        shared_ffn=(v.maybe_whole("moe_shared_expert_intermediate_size") or 0) if routed else 0,
         dense_layers=dense,
         mtp_layers=_ahead(v),
         q_lora=(v.maybe_whole("q_lora_rank") or 0) if latent else 0,
@@ -200,8 +201,8 @@ def model_of_sizes(v: Values) -> str:
         raise v.refused(f"{programs[0]} trains a model of another kind than GPT", "num_layers")
     if v.text("tokenizer_type").startswith("Bert"):
         raise v.refused("the tokenizer of BERT, whose model is an encoder", "tokenizer_type")
-    if v.options.model:
-        return v.options.model
+    if named := v.options.model or published_model(v):
+        return named
     try:
         return model_words(_shape(v))
     except ValueError as error:
@@ -315,7 +316,7 @@ def _order(v: Values) -> tuple[Role, ...]:
 
 
 def _expert_degrees(v: Values) -> tuple[int, int]:
-    if not v.maybe_whole("num_experts", minimum=1):
+    if not experts(v):
         return 1, 1
     ep = v.whole("expert_model_parallel_size")
     etp = v.maybe_whole("expert_tensor_parallel_size", minimum=1)
@@ -329,7 +330,7 @@ def _expert_degrees(v: Values) -> tuple[int, int]:
 
 def _dispatched(v: Values) -> None:
     """Raises RefusedError for Megatron's default dispatcher, all-gather: planc costs only all-to-all."""
-    if v.maybe_whole("num_experts", minimum=1) and v.text("moe_token_dispatcher_type") == "allgather":
+    if experts(v) and v.text("moe_token_dispatcher_type") == "allgather":
         raise v.refused(
             "gathering every token for the experts, Megatron-LM's default, has no sentence",
             "moe_token_dispatcher_type",
@@ -341,7 +342,7 @@ def _dispatched(v: Values) -> None:
 def _route(v: Values) -> Route:
     _dispatched(v)
     factor = v.maybe_number("moe_expert_capacity_factor")
-    once = bool(v.maybe_whole("num_experts", minimum=1)) and v.text("moe_token_dispatcher_type") == "flex"
+    once = experts(v) > 0 and v.text("moe_token_dispatcher_type") == "flex"
     copies: Copies = "node" if once else "choice"  # DeepEP and HybridEP send a token once to each node
     return Route(copies=copies) if factor is None else Route(method="capacity", factor=factor, copies=copies)
 
@@ -403,6 +404,11 @@ def _recompute(v: Values) -> Recompute:
         instead = "--set recompute_granularity=full --set recompute_method=uniform --set recompute_num_layers=1"
         why, off = "Megatron-LM itself refuses it: recompute_granularity", "the same as it was then, layer by layer"
         raise v.refused(why, "checkpoint_activations", instead=instead, off=off)
+    if v.is_given("tuner_type") and v.text("tuner_type") != "full":
+        off = "all parameters are trained: gradients, optimizer and time are less in truth"
+        raise v.refused("adapters of low rank are not read from flags", "tuner_type", off=off)
+    if v.is_given("seq_length") and v.spelled("seq_length") == "max_length":
+        v.approximate("sequences are at most so long, and shorter in truth unless they are packed", "seq_length")
     granularity = v.text("recompute_granularity", "", "None", "none", "full", "selective")
     if v.flag("moe_layer_recompute"):
         if granularity in ("full", "selective"):
@@ -775,9 +781,9 @@ def _of_deepspeed(fields: dict[str, Given]) -> dict[str, Given]:
     """Returns the flags of Megatron-DeepSpeed with Megatron-LM's names; several `--num-experts` are one number if they
     are equal."""
     found = {DEEPSPEED.get(name, name): given for name, given in fields.items()}
-    if (experts := found.get("num_experts")) and isinstance(experts.value, tuple) and len({*experts.value}) == 1:
-        found["num_experts"] = replace(experts, value=experts.value[0])
-    if (experts := found.get("num_experts")) and experts.value == "1":  # what it calls a dense model
+    if (several := found.get("num_experts")) and isinstance(several.value, tuple) and len({*several.value}) == 1:
+        found["num_experts"] = replace(several, value=several.value[0])
+    if (several := found.get("num_experts")) and several.value == "1":  # what it calls a dense model
         found = {name: given for name, given in found.items() if name not in ("num_experts", *DEEPSPEED.values())}
     if (ulysses := fields.get("ds_sequence_parallel_size")) is not None:
         found["cp_comm_type"] = replace(ulysses, value="a2a")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planc.interop.systems.published import experts
 from planc.interop.values import RefusedError, Values
 
 Claim = tuple[bool, str, tuple[str, ...]]
@@ -83,15 +84,15 @@ def _of_tensor_parallel(v: Values) -> Iterator[Claim]:
     heads = v.maybe_whole("num_attention_heads", minimum=1) or 0
     message = f"{heads} heads are no multiple of tensor parallelism {tp}"
     yield heads % tp > 0, message, (_TP, "num_attention_heads")
-    experts = v.maybe_whole("num_experts", minimum=1) or 0
+    routed = experts(v)
     message = "experts with tensor parallelism need sequence parallelism"
-    yield experts > 0 and tp > 1 and not sp, message, ("sequence_parallel", _TP)
+    yield routed > 0 and tp > 1 and not sp, message, ("sequence_parallel", _TP)
 
 
 def _of_experts(v: Values) -> Iterator[Claim]:
-    ep, experts = v.whole("expert_model_parallel_size"), v.maybe_whole("num_experts", minimum=1) or 0
-    message = f"{experts} experts are no multiple of expert parallelism {ep}"
-    yield ep > 1 and (not experts or experts % ep > 0), message, ("expert_model_parallel_size", "num_experts")
+    ep, routed = v.whole("expert_model_parallel_size"), experts(v)
+    message = f"{routed} experts are no multiple of expert parallelism {ep}"
+    yield ep > 1 and (not routed or routed % ep > 0), message, ("expert_model_parallel_size", "num_experts")
     if v.flag("overlap_moe_expert_parallel_comm"):
         full = v.text("recompute_granularity") == "full"
         alltoall = v.text("moe_token_dispatcher_type") in ("alltoall", "flex")
@@ -99,7 +100,7 @@ def _of_experts(v: Values) -> Iterator[Claim]:
         wrong = ep == 1 or full or not alltoall or not v.flag("bf16")
         yield wrong, message, ("overlap_moe_expert_parallel_comm",)
     instances = v.whole("num_distributed_optimizer_instances")
-    if not experts or instances == 1 or not v.options.devices:
+    if not routed or instances == 1 or not v.options.devices:
         return
     etp = v.maybe_whole("expert_tensor_parallel_size", minimum=1) or v.whole(_TP)
     inner = ep * etp * v.whole(_PP)

@@ -52,7 +52,7 @@ ARGUMENTS = {
     "PAD_LEN": "2048", "EXTRA_VOCAB_SIZE": "85", "PR": "bf16", "TP": "1", "PP": "1", "CP": "1", "EP": "1", "ETP": "1",
     "AC": "none", "DO": "true", "FL": "false", "SP": "false", "TE": "false", "MOE": "false", "SAVE_INTERVAL": "1000",
     "TRAIN_TOKENS": "1000000000", "WARMUP_TOKENS": "10000000", "TRAIN_ITERS": "1000", "SFT": "false", "ENV": "dsw",
-    "OPTIMIZER_OFFLOAD": "false", "MP_AC_LAYERS": "1", "MP_VP": "", "MP_SFT_PACKING": "false",
+    "ZERO_STAGE": "1", "OPTIMIZER_OFFLOAD": "false", "MP_AC_LAYERS": "1", "MP_VP": "", "MP_SFT_PACKING": "false",
 }  # fmt: skip
 """Values of arguments that scripts take in order, by the names of the variables that they are assigned to."""
 
@@ -79,7 +79,7 @@ def arguments(body: str) -> dict[str, str]:
     return {number: ARGUMENTS.get(name, "") for name, number in found if ARGUMENTS.get(name)}
 
 
-def outcome(path: Path, body: str, root: Path) -> tuple[Imported, str, list[str]]:
+def outcome(path: Path, body: str, root: Path, allow_code: bool = False) -> tuple[Imported, str, list[str]]:
     """Returns the import of the script `path`, `exact`, `approximate` or the codes of its errors, and the answers that
     were given."""
     given = arguments(body)
@@ -88,7 +88,13 @@ def outcome(path: Path, body: str, root: Path) -> tuple[Imported, str, list[str]
     for _ in range(6):
         cluster, devices = f"{nodes} x h100_node" + (f"({ranks})" if ranks < 8 else ""), nodes * ranks
         options = Options(
-            cluster=cluster, devices=devices, given=given, folder=path.parent, approximate=True, ignored=ignored
+            cluster=cluster,
+            devices=devices,
+            given=given,
+            folder=path.parent,
+            approximate=True,
+            ignored=ignored,
+            allow_code=allow_code,
         )
         found = import_files(files, options)
         errors = [d for d in found.diagnostics if d.severity == "error"]
@@ -117,6 +123,8 @@ def outcome(path: Path, body: str, root: Path) -> tuple[Imported, str, list[str]
                 wanted = next((n for n in range(min(most // micro, data), 0, -1) if most % (n * micro) == 0), data)
                 count = nodes * ranks // data * wanted
                 nodes, ranks = (count // 8, 8) if count % 8 == 0 else (1, count) if count < 8 else (nodes, ranks)
+            elif axes := re.search(r"ici axes have (\d+) ranks together, and there are 8$", said):
+                nodes = int(axes[1]) // 8 or 1
             elif group := re.search(r"(\d+) ranks of a stage are no multiple of expert parallelism (\d+)", said):
                 nodes = nodes * -(-int(group[2]) // int(group[1]))
         if before == (given, nodes, ranks, files, ignored):
@@ -148,18 +156,30 @@ def nearest(path: Path, name: str, root: Path) -> list[Path]:
     return sorted(found, key=lambda p: -shared[p])[:1]
 
 
-def measured(folder: Path, only: str = "") -> Iterator[dict[str, Any]]:
+def plan(found: Imported) -> list[str]:
+    """Returns the sentences of an imported plan."""
+    return [" ".join(line.partition("#")[0].split()) for line in found.text.split("\n")]
+
+
+def measured(folder: Path, only: str = "", allow_code: bool = False) -> Iterator[dict[str, Any]]:
     for path, body in texts(folder):
         relative = path.relative_to(folder)
         if only not in str(relative):
             continue
         root = folder / relative.parts[0]
         found, how, answers = outcome(path, body, root)
+        ran, how_run, _ = outcome(path, body, root, allow_code=True) if allow_code else (found, "", [])
+        both = {how, how_run} <= {"exact", "approximate"}
         yield {
             "repository": relative.parts[0].replace("+", "/", 1),
             "path": str(Path(*relative.parts[1:])),
             "kind": kind(body),
             "outcome": how,
+            "run": how_run,
+            "agree": plan(found) == plan(ran) if both else None,
+            "run_messages": [
+                f"{d.code}: {d.message}" for d in ran.diagnostics if d.code[0] == "E" or d.code == "N1316"
+            ],
             "answers": answers,
             "messages": [f"{d.code} {d.span.line}: {d.message}" for d in found.diagnostics if d.severity == "error"],
         }
@@ -170,8 +190,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="")
+    parser.add_argument("--allow-code", action="store_true")
     options = parser.parse_args()
-    rows = list(measured(options.folder, options.only))
+    rows = list(measured(options.folder, options.only, options.allow_code))
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
     by_kind: dict[str, Counter[str]] = defaultdict(Counter)
@@ -180,6 +201,12 @@ def main() -> None:
     for name, found in by_kind.items():
         total, good = found.total(), found["exact"] + found["approximate"]
         print(f"{name}: {good} of {total} imported, {found['exact']} exactly; {found.most_common(8)}")
+        if options.allow_code:
+            run = [row for row in rows if row["kind"] == name]
+            good = sum(row["run"] in ("exact", "approximate") for row in run)
+            either = sum({row["run"], row["outcome"]} & {"exact", "approximate"} != set() for row in run)
+            agree = Counter(row["agree"] for row in run)
+            print(f"  run: {good}, either: {either}, both agree {agree[True]}, differ {agree[False]}")
 
 
 if __name__ == "__main__":
