@@ -85,12 +85,13 @@ def foreign_options(options: argparse.Namespace, folder: Path) -> Options:
     )
 
 
-def examine_foreign(file: Path, options: argparse.Namespace) -> Examined:
-    """Check and cost another system's `file`, with the `options` of `add_foreign`."""
+def examine_foreign(file: Path, options: argparse.Namespace, *beside: Path) -> Examined:
+    """Check and cost another system's `file`, with the `options` of `add_foreign`. The files `beside` it belong to the
+    same configuration."""
     from planc.interop.check import examine_files
 
     try:
         given = foreign_options(options, file.parent)
     except PlanError as error:
         return unread(error.diagnostics, {})
-    return examine_files([file], given, options.system, options.target).examined
+    return examine_files([file, *beside], given, options.system, options.target).examined

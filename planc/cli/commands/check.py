@@ -21,7 +21,10 @@ WATCH_S = 0.3
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="a plan, another system's file, or a folder: every plan in it"
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="a plan, another system's file (several of a folder that need each other are one), or a folder of plans",
     )
     parser.add_argument("--fix", action="store_true", help="apply the safe fixes, and show them as diffs")
     parser.add_argument("--unsafe-fixes", action="store_true", help="the same, with those that change the plan")
@@ -110,6 +113,10 @@ def _all_examined(files: list[Path], options: argparse.Namespace) -> list[Examin
         for number, file in enumerate(files, 1):
             progress.show(printable(f"{file} ({number} of {len(files)})"))
             checked.append(_examined(file, options))
+    together = all(map(is_foreign_name, files)) and len({file.parent for file in files}) == 1
+    if together and all(one.report.step is None for one in checked):  # no file says enough by itself
+        one = examine_foreign(files[0], options, *files[1:])
+        return [one] if one.report.step is not None else checked
     return checked
 
 

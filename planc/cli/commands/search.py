@@ -7,13 +7,15 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from planc.calibration.intervals import order_margin
-from planc.cli.common import add_costed_target, add_set, print_json, refused
+from planc.cli.common import add_costed_target, add_set, print_diagnostics, print_json, refused
+from planc.cli.foreign import add_foreign, check_system, foreign_options, is_foreign_name
 from planc.cli.pages import is_page, page_command, save_page, wrong_page
 from planc.cli.progress import Progress
 from planc.cli.views.report_text import strong
@@ -50,11 +52,62 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--view", metavar="NAME", default="", help="one view of the page: pareto, rejected, ...")
     help = "another cluster, such as '64 x h100_node price 2.50 USD per device hour'; again for each"
     parser.add_argument("--cluster", action="append", default=[], metavar="CLUSTER", help=help)
+    help = "what to leave open in another system's file: mesh,schedule,recompute (all three), microbatch"
+    parser.add_argument("--free", metavar="WORDS", help=help)
+    parser.add_argument(
+        "--allow-code", action="store_true", help="run a launch script, walled off, to see what it starts"
+    )
+    add_foreign(parser, cluster=False)
     add_costed_target(parser)
     add_set(parser)
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.system or is_foreign_name(Path(options.file)):
+        return _on_foreign(options)
+    if options.free:
+        print("planc search: --free is for another system's file; a plan has `?`", file=sys.stderr)
+        return 2
+    return _on_plan(options, options.file)
+
+
+def _on_foreign(options: argparse.Namespace) -> int:
+    """Search from another system's file: import it, leave open what `--free` names, and search that plan."""
+    from planc.interop.freeing import FREE, freed_text
+    from planc.interop.importing import import_files
+
+    free = tuple((options.free or "mesh,schedule,recompute").split(","))
+    if wrong := check_system(options.system) or next(
+        (f"--free {f}: {', '.join(FREE)}" for f in free if f not in FREE), ""
+    ):
+        print(f"planc search: {wrong}", file=sys.stderr)
+        return 2
+    if options.cluster[1:]:
+        print("planc search: another system's file is searched on one cluster", file=sys.stderr)
+        return 2
+    shown, file = options.file, Path(options.file)
+    options.cluster, options.strict = "".join(options.cluster), False
+    try:
+        imported = import_files([file], foreign_options(options, file.parent), options.system)
+    except PlanError as error:
+        return refused(error.diagnostics, options.format, {})
+    if imported.setup is None:
+        return refused(imported.diagnostics, options.format, imported.sources)
+    told = [d for d in imported.diagnostics if d.severity == "warning"]
+    with redirect_stdout(sys.stderr):
+        print_diagnostics(told, imported.sources) if told else None
+    if imported.setup.model.startswith("from "):
+        print("planc search: import it with -o, and search that plan: it reads a config beside it", file=sys.stderr)
+        return 2
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / f"{imported.setup.name}.plan"
+        write_atomically(path, freed_text(imported.setup, free))
+        options.file, options.cluster, options.set = str(path), [], []
+        near = f" (approximate: {len(imported.inexact)} fields)" if imported.inexact else ""
+        return _on_plan(options, f"{shown}{near}")
+
+
+def _on_plan(options: argparse.Namespace, shown: str) -> int:
     if options.cluster:
         return _on_clusters(options)
     from planc.driver import search
@@ -97,7 +150,7 @@ def run(options: argparse.Namespace) -> int:
         print_json(found.to_json())
         return _status(found)
     print(
-        f"{strong(options.file)}: {found.decided:,} layouts {'met' if found.cut_short else 'decided'},"
+        f"{strong(shown)}: {found.decided:,} layouts {'met' if found.cut_short else 'decided'},"
         f" {found.fully_costed:,} of them costed, in {seconds(found.seconds)}"
     )
     if found.cut_short:

@@ -74,7 +74,7 @@ builtin cd "$HOME/files" && exec bash "$@" </dev/null
 
 @dataclass(frozen=True)
 class Started:
-    """What a script started: its commands as a text (`source`, under the script's name), and how its run ended."""
+    """The commands that a script started, as a text under its name (`source`), and how its run ended."""
 
     source: Source
     ended: str
