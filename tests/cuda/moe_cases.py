@@ -59,6 +59,24 @@ MIXTRAL: dict[str, tuple[str, ...]] = {
 }
 """Dropless unless it says so. Tokens are divided by batch, and by sequence where tp divides it."""
 
+LORA = "lora rank 3 alpha 6 on attention"
+
+FINE_TUNED: dict[str, tuple[str, ...]] = {
+    "tuned_fsdp": ("fsdp 4", FSDP, LORA),
+    "tuned_ep_fsdp": ("fsdp 2 > ep 2", BOTH, STORED, EP, LORA),
+    "tuned_ep_recomputed": ("fsdp 2 > ep 2", BOTH, STORED, EP, LORA, "recompute blocks"),
+    "tuned_ep_tp_view": (
+        "fsdp 2 > tp 2",
+        "view efsdp 2 > ep 2 of fsdp, tp for experts",
+        *(FSDP, TP, SP, EP, EFSDP, LORA, "recompute blocks"),
+    ),
+    "tuned_frozen_experts": ("fsdp 2 > ep 2", BOTH, STORED, EP, "freeze experts"),
+    "tuned_router_too": ("fsdp 2 > ep 2", BOTH, STORED, EP, LORA, "freeze model except router"),
+    "tuned_capacity": ("fsdp 2 > ep 2", BOTH, STORED, EP, CAPACITY, LORA),
+    "tuned_etp": ("fsdp 2 > tp 2", FSDP, TP, SP, "use etp over tp", LORA),
+}
+"""LoRA of attention beside frozen experts, and parts of the experts frozen."""
+
 QWEN3: dict[str, tuple[str, ...]] = {
     "qwen3_moe_ep": ("fsdp 2 > ep 2", BOTH, STORED, EP),
     "qwen3_moe_view": ("fsdp 4", "view efsdp 2 > ep 2 of fsdp for experts", FSDP, EP, EFSDP, "gather params per step"),
@@ -89,7 +107,7 @@ DEEPSEEK: dict[str, tuple[str, ...]] = {
 """A dense first layer, latent attention, and a shared expert beside the routed ones. Tensor parallelism divides the
 heads, and the narrow projections by the sequence where it is divided, or not at all."""
 
-CI = (*("ep_recomputed", "capacity_etp", "qwen3_moe_view", "deepseek_pipeline", "deepseek_tp_ep"),)
+CI = (*("tuned_ep_tp_view", "ep_recomputed", "capacity_etp", "qwen3_moe_view", "deepseek_pipeline", "deepseek_tp_ep"),)
 """Those that CI trains beside them."""
 QUICK = ("ep_fsdp",)
 """Those that `make test` trains."""
@@ -98,7 +116,7 @@ BALANCED = ("ep_recomputed", "etp_balanced", "deepseek_pipeline")
 """Those that train with a load-balancing loss too."""
 BALANCE = 0.3
 
-MOE = {**MIXTRAL, **QWEN3, **DEEPSEEK}
+MOE = {**MIXTRAL, **FINE_TUNED, **QWEN3, **DEEPSEEK}
 
 
 def moe_case(name: str, *more: str) -> Plan:

@@ -21,13 +21,13 @@ from tests.launches import Row, case, tier
 from tests.plans import propagated
 
 from .cases import plan_of
-from .moe_cases import CI, DEEPSEEK, MIXTRAL, QUICK, QWEN3, moe_case
+from .moe_cases import CI, DEEPSEEK, FINE_TUNED, MIXTRAL, QUICK, QWEN3, moe_case
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGET = 1e-5
 COUNTED_TOGETHER = ("etp_balanced",)
 """Ranks with parts of the same sequences add up what they picked: a call of the run, not of the plan."""
-GROUPS = {"mixtral": MIXTRAL, "qwen3": QWEN3, "deepseek": DEEPSEEK}
+GROUPS = {"mixtral": MIXTRAL, "tuned": FINE_TUNED, "qwen3": QWEN3, "deepseek": DEEPSEEK}
 
 
 def cases(*left_out: str) -> list[Any]:
@@ -74,6 +74,7 @@ def test_it_is_lowered(name: str) -> None:
         ("capacity", "math.ceil(len(rows) * 1.25 / len(counts))", "sizes("),
         ("compile_ep", 'if path in ("moe",)', "fullgraph"),
         ("compile_capacity", "module.forward = torch.compiler.disable(module.forward)", "fullgraph"),
+        ("tuned_ep_fsdp", "experts.set_modules_to_backward_prefetch([experts])", "first.set_modules"),
         ("deepseek_ep", "fully_shard(experts", "apply_tp"),
         ("deepseek_tp", '"attention.keys": ReplicatedInput(input_layouts=(None, Replicate()))', '"attention.wkv_a"'),
         ("deepseek_tp_sp", "model.set_requires_all_reduce(last)", "all_to_all"),
@@ -105,7 +106,7 @@ def test_a_reference_drops_the_tokens_that_ranks_drop(balance: str) -> None:
 
 
 def test_every_text_is_as_ruff_would_have_it(tmp_path: Path) -> None:
-    for name in (*MIXTRAL, *QWEN3, *DEEPSEEK):
+    for name in (*MIXTRAL, *FINE_TUNED, *QWEN3, *DEEPSEEK):
         (tmp_path / f"{name}.py").write_text(lower_plan(check_plan(moe_case(name)), "cuda").text)
     for command in (["format", "--check"], ["check"]):
         argv = [sys.executable, "-m", "ruff", *command, "--config", str(ROOT / "pyproject.toml"), str(tmp_path)]

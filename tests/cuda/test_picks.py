@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 import pytest
 
@@ -64,3 +65,24 @@ def test_a_module_has_the_parameters_of_its_op_graph(name: str) -> None:
         module = family(model.family).build(model)
     found = {n: tuple(p.shape) for n, p in module.named_parameters()}
     assert found == dict(names(model))
+
+
+@pytest.mark.parametrize("counts", [[3, 0, 5, 2], [0, 0, 0, 7], [0, 0, 0, 0]])
+def test_one_kernel_multiplies_as_the_experts_one_by_one(counts: list[int]) -> None:
+    """In bf16, with experts without rows, and on a rank without any: outputs and all gradients, to a rounding."""
+    experts = moe.Experts(4, 16, 24, top_k=1)
+    stream = torch.Generator().manual_seed(0)
+    for parameter in experts.parameters():
+        torch.nn.init.normal_(parameter, std=0.1, generator=stream)
+    rows, weights = torch.randn(sum(counts), 16, generator=stream), torch.rand(sum(counts), generator=stream)
+
+    def made(dtype: Any) -> list[Any]:
+        given = rows.to(dtype).requires_grad_()
+        out = experts.to(dtype)(given, weights, counts)
+        found = torch.autograd.grad(out.float().square().sum(), [given, *experts.parameters()])
+        return [out.float(), *(gradient.float() for gradient in found)]
+
+    kernel = experts.to(torch.bfloat16).each(rows.bfloat16(), counts)
+    assert isinstance(kernel, torch.Tensor) == (sum(counts) > 0)
+    for narrow, wide in zip(made(torch.bfloat16), made(torch.float32), strict=True):
+        torch.testing.assert_close(narrow, wide, atol=2e-2, rtol=2e-2)

@@ -186,12 +186,31 @@ class PipelineRank:
             copies=-self._resident_copies(),  # freed by the last backward
             passed_on=self._passed_on(),
         )
+        if self.sharded.model.has_frozen and not self.roles.pipeline:
+            yield from self._moments_of_gathers()
         if "first" in self.sections and any(o.op.has_backward for o in self.sharded.ops["first"]):
             yield from self._moments_of_embedding()
         if "last" in self.sections:
             yield from self._moments_of_loss()
             if self.roles.uses_fsdp and not self.roles.pipeline and not self._ends_together:
                 yield from self._as_the_head_is_reduced()
+
+    def _moments_of_gathers(self) -> Iterator[LiveBytes]:
+        """Yields the gathers of the last block's parameters and of the head's in the forward: the peak if a backward
+        has few gradients and activations. fully_shard copies parameters out of the buffer that it gathers into, and
+        frees the previous group's buffer after that."""
+        *_, before, last = ("first", *self.sharded.model.kinds)
+        saved = self._saved() - self.saved.of_section("last")
+        for name, old, new, live in (
+            ("last block", before, last, saved - self.saved.of_section(last)),
+            ("head", last, "last", saved),
+        ):
+            yield LiveBytes(
+                name=f"forward: gather of the {name}",
+                grads=self._grads() if self.plan.microbatches > 1 else 0.0,
+                activations=live,
+                buffers=self._gathered(old) + 2 * self._gathered(new),
+            )
 
     def _moments_of_embedding(self) -> list[LiveBytes]:
         """Returns the moments in the backward of the embedding that can be the peak. The blocks have freed their

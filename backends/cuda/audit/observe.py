@@ -41,13 +41,21 @@ DTYPES = {
     torch.int64: "int64",
 }
 
-MATMULS = {"mm": 0, "bmm": 0, "_scaled_mm": 0, "addmm": 1, "addmm_": 1, "baddbmm": 1}
+MATMULS = {"mm": 0, "bmm": 0, "_scaled_mm": 0, "_grouped_mm": 0, "addmm": 1, "addmm_": 1, "baddbmm": 1}
 """Matmuls by their names in aten, with the place of the left factor among the arguments."""
 MATMUL: Key = "matmul", "", ""
 """Key of the FLOPs of matmuls in an observer's log."""
 
 ELSEWHERE = "elsewhere"
 """Name for a process group that is no dimension of a mesh."""
+
+
+def matmul_flops(name: str, args: Any, made: Any) -> int:
+    """Returns the FLOPs of the matmul `name` (of MATMULS) of `args` with the result `made`, two per multiply-add."""
+    left = args[MATMULS[name]]
+    # Where groups divide the dim that is summed (the gradients of experts' weights), each sums its part of it.
+    groups = len(made) if made.dim() > left.dim() else 1
+    return int(2 * made.numel() * left.shape[-1] // groups)
 
 
 def ranks_of(group: Any) -> tuple[int, ...]:
@@ -106,8 +114,8 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def multiply(self, func: Any, args: Any, made: Any) -> None:
         """Counts the FLOPs of the call of `func` with `args`, two per multiply-add, if it is a matmul; `made` is its
         result."""
-        if func.namespace == "aten" and (left := MATMULS.get(func._opname)) is not None:
-            self._add(MATMUL, 2 * made.numel() * args[left].shape[-1])
+        if func.namespace == "aten" and func._opname in MATMULS:
+            self._add(MATMUL, matmul_flops(func._opname, args, made))
 
     @property
     def flops(self) -> int:

@@ -6,6 +6,7 @@ from planc.backends.common.source_writer import because, call, fill, lines
 from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.diag.quoting import python_string
+from planc.ir.model import EXPERTS
 
 
 def functions(roles: AxisRoles) -> str:
@@ -107,7 +108,10 @@ def backward_prefetch(roles: AxisRoles) -> str:
     if all(goes.values()):
         return ""
     if any(goes[kind] for kind in roles.sharded.model.blocks):
-        return lines(NOTHING_BEFORE, "first, *_ = model.layers.values()", fill(GATHERS_ITSELF, group="first"))
+        first = "first, *_ = model.layers.values()"
+        if not roles.experts.apart or all(o.op.region != EXPERTS for o in sections[roles.sharded.model.kinds[0]]):
+            return lines(NOTHING_BEFORE, first, fill(GATHERS_ITSELF, group="first"))
+        return lines(NOTHING_BEFORE, first, "(experts,) = expert_modules(first)", fill(GATHERS_ITSELF, group="experts"))
     last = next(o.op.module for o in sections["last"] if o.op.params)
     return lines(NOTHING_BEFORE, fill(GATHERS_ITSELF, group=f"model.{last}"))
 

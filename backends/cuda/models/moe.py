@@ -106,11 +106,21 @@ class Experts(nn.Module):
     def forward(self, rows: Tensor, weights: Tensor, counts: Tensor | list[int]) -> Tensor:
         if isinstance(counts, Tensor) and rows.device.type == "xla":
             return self._in_places(rows, weights, counts)
-        each = counts if isinstance(counts, list) else sizes(counts)
+        each = self.each(rows, counts)
         # Router weights multiply the smaller activations, so the outputs need not be saved for their gradient.
         mid = F.silu(self.w1(rows, each)) * self.w3(rows, each) * weights[:, None].to(rows.dtype)
         out: Tensor = self.w2(mid, each)
         return out
+
+    def each(self, rows: Tensor, counts: Tensor | list[int]) -> Tensor | list[int]:
+        """Returns where each expert's rows end, [X], if one kernel multiplies those of all experts; else the number of
+        rows of each."""
+        linears = [m for m in self.children() if isinstance(m, ExpertLinear)]
+        # Inductor cannot make the weights' gradients of a rank without rows (pytorch/pytorch, pull request 192497).
+        some = isinstance(counts, Tensor) or any(counts)
+        if some and not torch.compiler.is_compiling() and all(linear.has_kernel(rows) for linear in linears):
+            return torch.as_tensor(counts, device=rows.device).cumsum(0, dtype=torch.int32)
+        return counts if isinstance(counts, list) else sizes(counts)
 
     def _in_places(self, rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
         """Computes `forward` padded to one row per expert and token, [X, T, D]: no shape depends on the routing."""
@@ -147,8 +157,16 @@ class ExpertLinear(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(experts, made, wide))
 
-    def forward(self, rows: Tensor, each: list[int]) -> Tensor:
+    def has_kernel(self, rows: Tensor) -> bool:
+        """True if torch has a kernel for the products of all experts: in bf16, with sides of whole 16 bytes."""
+        sides = of_this_rank(self.weight).shape[1:]
+        return rows.dtype == torch.bfloat16 and rows.device.type != "xla" and all(side % 8 == 0 for side in sides)
+
+    def forward(self, rows: Tensor, each: Tensor | list[int]) -> Tensor:
+        """Maps `rows` [R, in] to [R, out]. `each` has each expert's number of rows, or where its rows end, [X]."""
         weight = of_this_rank(self.weight)
+        if isinstance(each, Tensor):
+            return F.grouped_mm(rows, weight.transpose(1, 2), offs=each)
         return torch.cat([x @ w.T for x, w in zip(torch.split(rows, each), weight, strict=True)])
 
     def of_each(self, rows: Tensor) -> Tensor:

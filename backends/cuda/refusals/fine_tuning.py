@@ -34,8 +34,6 @@ def refused(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     for what, cause in beside.items():
         if cause is not None:
             yield cause, f"frozen parameters are not implemented with {what}", "leave one of them out"
-    if roles.experts.ops:
-        yield sentence.cause, f"{sharded.model.name} has experts", "fine-tune a dense model"
     named = plan.recompute.ops not in ((), ("blocks",), ("attention.core",))
     if named or plan.recompute.kept or (plan.recompute.ops and is_selective(sharded)):
         yield plan.recompute.cause, "its memory with frozen parameters is not modelled", "`recompute blocks`"

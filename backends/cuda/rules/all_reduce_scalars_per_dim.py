@@ -52,7 +52,8 @@ def _of_experts(roles: AxisRoles, row: Collective) -> Iterator[Collective]:
     """Yields the all-reduces of the norm of experts on their own mesh, one for each dimension that shards them."""
     experts = roles.experts
     held = sections_on(roles.plan, row.stage)
-    norms = sum(copies_on(roles.plan, p.param, held) for p in experts.params) if experts.own_mesh else 0
+    trained = [p.param for p in experts.params if experts.own_mesh and not p.param.frozen]
+    norms = sum(copies_on(roles.plan, param, held) for param in trained)
     for axes in (experts.shard, experts.exchange, experts.tensor):
         if axes and norms:
             yield changed(row, NAME, **over(row, roles, axes), buffer_bytes=norms * DTYPE_BYTES["fp32"])

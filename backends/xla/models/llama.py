@@ -227,9 +227,9 @@ def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
     """Return `x` [B, S, H, D] rotated by `angles` [S, D / 2]: dim i pairs with dim i + D / 2 (the half-split
     convention)."""
     cos, sin = (jnp.concatenate([f(angles)] * 2, axis=-1)[:, None, :] for f in (jnp.cos, jnp.sin))
-    wide = x.astype(jnp.float32)
-    first, second = jnp.split(wide, 2, axis=-1)
-    turned = wide * cos + jnp.concatenate([-second, first], axis=-1) * sin
+    first, second = jnp.split(x, 2, axis=-1)
+    # Halves change places in the dtype of x: XLA writes them out, and in fp32 they are twice as many bytes.
+    turned = x.astype(jnp.float32) * cos + jnp.concatenate([-second, first], axis=-1).astype(jnp.float32) * sin
     return turned.astype(x.dtype)
 
 

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from planc.backends.cuda.audit.memory import MemoryTracker
 from planc.backends.cuda.audit.norms import one_kernel_norms
-from planc.backends.cuda.audit.observe import MATMULS, Observer
+from planc.backends.cuda.audit.observe import MATMULS, Observer, matmul_flops
 
 NOTHING_READ = {"detach", "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "split_with_sizes"}
 
@@ -35,7 +35,7 @@ class Figures(MemoryTracker):
             return made
         name, given, left = func._opname, _plain((args, kwargs)), _plain(made)
         if name in MATMULS:
-            self.flops += 2 * made.numel() * args[MATMULS[name]].shape[-1]
+            self.flops += matmul_flops(name, args, made)
         elif name == "_grouped_mm":  # rows of each expert's group: both factors are matrices in a gradient of weights
             both = 2 * args[0].numel() * args[1].shape[-1]
             self.flops += both if args[1].dim() == 2 else 2 * made.numel() * args[0].shape[-1]

@@ -57,11 +57,15 @@ class BiasedExpertLinear(moe.ExpertLinear):
         if bias is not None:
             self.bias = nn.Parameter(bias.detach().clone(memory_format=torch.contiguous_format))
 
-    def forward(self, rows: Tensor, each: list[int], scales: Tensor | None = None) -> Tensor:
+    def has_kernel(self, rows: Tensor) -> bool:
+        return self.bias is None and super().has_kernel(rows)
+
+    def forward(self, rows: Tensor, each: Tensor | list[int], scales: Tensor | None = None) -> Tensor:
         """Maps `rows` [R, in] to [R, out]; `scales` [R] multiply the bias of each row."""
         made = super().forward(rows, each)
         if self.bias is None:
             return made
+        assert isinstance(each, list), "no kernel has a bias"
         bias = moe.of_this_rank(self.bias)
         added = torch.cat([own.expand(number, -1) for own, number in zip(bias, each, strict=True)])
         return made + (added if scales is None else added * scales[:, None].to(added.dtype))
@@ -81,7 +85,7 @@ class OwnExperts(moe.Experts):
         self._modules["w2"] = BiasedExpertLinear(down, weights.get("down_bias"))
 
     def forward(self, rows: Tensor, weights: Tensor, counts: Tensor | list[int]) -> Tensor:
-        each = counts if isinstance(counts, list) else moe.sizes(counts)
+        each = self.each(rows, counts)
         mid = self.gate(self.w1(rows, each), self.w3(rows, each)) * weights[:, None].to(rows.dtype)
         out: Tensor = self.w2(mid, each, weights)
         return out
