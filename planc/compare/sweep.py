@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from planc.compare.plan_edit import NotWrittenError, read
 from planc.compare.sweep_values import WORDS, Over, Varied, at
+from planc.costing.elasticity import cost_on, figures
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
 from planc.driver import Examined, examine
+from planc.ir.hardware import Cluster
+from planc.ir.report import Memory, Step
 from planc.ir.target import AnyTarget, Target
 from planc.syntax import parse_text
 
@@ -104,13 +108,45 @@ def sweep(
         checks = (examine(path, set={**given, over.name: value}, target=target) for value in over.values)
         rows = tuple(_row(value, checked) for value, checked in zip(over.values, checks, strict=True))
         return Sweep(file=str(path), over=over, rows=rows)
-    known = (*WORDS, *base.plan.mesh.sizes, *params)
+    machine = machine_figures(base)
+    if over.name in machine:
+        assert base.costed is not None
+        rows = tuple(_at_figure(base, value, machine[over.name]) for value in over.values)
+        return Sweep(file=str(path), over=over, rows=rows)
+    known = (*WORDS, *base.plan.mesh.sizes, *params, *machine)
     if over.name not in known:
         raise NotWrittenError(f"nothing is called `{over.name}`: there are {', '.join(dict.fromkeys(known))}")
     varied = Varied(text, base.plan, axis, weak)
     if over.name == "devices" or over.name not in WORDS:
         replace(varied, axis=axis if over.name == "devices" else over.name).grown()
     return Sweep(file=str(path), over=over, rows=tuple(_rows(path, varied, over, given, target)))
+
+
+def machine_figures(base: Examined) -> dict[str, Callable[[float], Cluster]]:
+    """Return the figures of the machine of a plan by their names in `--over`, such as `nvlink4.bandwidth`; each gives
+    the cluster with the figure at a multiple of what it is. {} for a plan with errors."""
+    if base.costed is None:
+        return {}
+    found = dict(figures(base.costed.sharded.plan.cluster))
+    return {name.replace(" ", "."): partial(_scaled, figure, name) for name, figure in found.items()}
+
+
+def _scaled(figure: Callable[[float], Cluster], name: str, times: float) -> Cluster:
+    """Return the cluster with the figure called `name` at `times` what it is; a latency is better where it is less."""
+    return figure(1 / times if name.endswith(" latency") else times)
+
+
+def _at_figure(base: Examined, percent: int, figure: Callable[[float], Cluster]) -> SweepRow:
+    """Return the row of the plan `base` with a `figure` of the machine at `percent` of what it is."""
+    assert base.costed is not None
+    costed = cost_on(base.costed, figure(percent / 100))
+    return SweepRow(
+        value=percent,
+        devices=base.report.devices,
+        target=base.report.target,
+        costs=_costs(costed.step, costed.memory),
+        diagnostics=base.report.diagnostics,
+    )
 
 
 def _rows(
@@ -129,18 +165,21 @@ def _row(value: int, checked: Examined) -> SweepRow:
     report = checked.report
     costs = None
     if report.step is not None and report.memory is not None:
-        memory, step = report.memory, report.step
-        costs = Costs(
-            time_s=step.time_s,
-            mfu=step.mfu,
-            peak_tflops=step.peak_tflops,
-            peak_dtype=step.peak_dtype,
-            tokens_per_s_per_device=step.tokens_per_s_per_device,
-            exposed_comm_s=step.exposed_comm_s,
-            bubble_s=step.bubble_s,
-            memory_gib=memory.per_device_gib.total,
-            capacity_gib=memory.capacity_gib,
-        )
+        costs = _costs(report.step, report.memory)
     return SweepRow(
         value=value, devices=report.devices, target=report.target, costs=costs, diagnostics=report.diagnostics
+    )
+
+
+def _costs(step: Step, memory: Memory) -> Costs:
+    return Costs(
+        time_s=step.time_s,
+        mfu=step.mfu,
+        peak_tflops=step.peak_tflops,
+        peak_dtype=step.peak_dtype,
+        tokens_per_s_per_device=step.tokens_per_s_per_device,
+        exposed_comm_s=step.exposed_comm_s,
+        bubble_s=step.bubble_s,
+        memory_gib=memory.per_device_gib.total,
+        capacity_gib=memory.capacity_gib,
     )

@@ -30,11 +30,12 @@ class Over:
 def parse_over(text: str) -> Over:
     """Parse `text`: NAME=8,16,32, or NAME=8..128, which doubles from the first value to the last.
 
-    NAME is `devices`, `batch`, `sequence`, `microbatch`, a mesh axis or a `let` name. Raises ValueError if malformed.
+    NAME is `devices`, `batch`, `sequence`, `microbatch`, a mesh axis, a `let` name, or a figure of the machine such as
+    `nvlink4.bandwidth` (percent of what it is). Raises ValueError if malformed.
     """
     name, equals, rest = text.removeprefix("axis ").partition("=")
     values = [n for part in rest.split(",") for n in _numbers(part)] if equals else []
-    if not name.isidentifier() or not values:
+    if not all(part.isidentifier() for part in name.split(".")) or not values:
         raise ValueError(f"{text!r} is not NAME=N,N,... or NAME=N..N")
     if len(values) > MOST_VALUES:
         raise ValueError(f"{len(values)} values are more than {MOST_VALUES}")

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from planc.costing.costed import CostedPlan
+from planc.costing.costed import CostedPlan, cost_plan
 from planc.costing.step.step_time import step_time
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Value
+from planc.ir.collective import Collective
 from planc.ir.hardware import Cluster, Link
+from planc.ir.sharding import Sharded
 
 BETTER = 0.01
 """Relative improvement of a figure, a fraction."""
@@ -41,7 +43,7 @@ def elasticities(costed: CostedPlan) -> tuple[Elasticity, ...]:
     ('matmul rate', '0.68')
     """
     found, before = [], costed.step.time_s
-    for name, figure in _figures(costed.sharded.plan.cluster):
+    for name, figure in figures(costed.sharded.plan.cluster):
         little_s, twice_s = (_step_s(costed, figure(times)) for times in (1 + BETTER, 2.0))
         if abs(twice_s - before) > 1e-9 * before:
             elasticity = (before - little_s) / before / BETTER
@@ -50,12 +52,22 @@ def elasticities(costed: CostedPlan) -> tuple[Elasticity, ...]:
 
 
 def _step_s(costed: CostedPlan, cluster: Cluster) -> float:
+    return step_time(*_on(costed, cluster)).step.time_s
+
+
+def cost_on(costed: CostedPlan, cluster: Cluster) -> CostedPlan:
+    """Return the plan of `costed` on `cluster`, its own with one of the `figures` changed, with the same
+    collectives."""
+    return cost_plan(*_on(costed, cluster), backend=costed.backend)
+
+
+def _on(costed: CostedPlan, cluster: Cluster) -> tuple[Sharded, tuple[Collective, ...] | None]:
     sharded = costed.sharded
     rows = costed.timed.rows if costed.backend is not None else None
-    return step_time(replace(sharded, plan=replace(sharded.plan, cluster=cluster)), rows).step.time_s
+    return replace(sharded, plan=replace(sharded.plan, cluster=cluster)), rows
 
 
-def _figures(cluster: Cluster) -> Iterator[tuple[str, Figure]]:
+def figures(cluster: Cluster) -> Iterator[tuple[str, Figure]]:
     """Yield the name of each bandwidth, latency and rate, and a function that returns the cluster with it improved."""
     chip = cluster.chip
 

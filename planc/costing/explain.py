@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from planc.costing.compute.quantize import s_per_flop
 from planc.costing.compute.section import host_s, op_s, table_for
 from planc.costing.costed import CostedPlan
-from planc.costing.machine.collective_time import collective_table
+from planc.costing.machine.collective_time import collective_table, latency_of_call_s
 from planc.costing.machine.group import device_group
 from planc.costing.step.span_names import optimizer_cause, transfer_words
 from planc.costing.step.step_time import copies_run
+from planc.costing.step.transfers import STEP
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause, Value
 from planc.ir.hardware import LIBRARIES
@@ -31,6 +32,8 @@ class Seconds(Value):
     seconds: float
     why: str
     cause: Cause | None = None
+    formula: str = ""
+    """How the seconds of a transfer come about: calls x (bytes / rate + latency), and the share that is exposed."""
 
 
 def explain(costed: CostedPlan) -> tuple[Seconds, ...]:
@@ -117,7 +120,47 @@ def _exposed(costed: CostedPlan) -> Iterator[Seconds]:
             seconds=exposed,
             why=_exposure_text(carries, rows[0].level, total, exposed) + _measured(_tables_of(costed, rows)),
             cause=cause,
+            formula=_formula(costed, rows),
         )
+
+
+def _formula(costed: CostedPlan, rows: Iterable[TimedCollective]) -> str:
+    """Return the exposed seconds of `rows` as a sum of `SHARE of CALLS x (BYTES / RATE + LATENCY) + CALLS x LAUNCH`,
+    and how the shares come about."""
+    terms: dict[tuple[str, str, str], float] = {}
+    reasons: dict[str, None] = {}
+    for r in rows:
+        row, group = r.row, costed.timed.groups[r.row.axes]
+        one_s = r.time_s / row.count - group.call_s
+        latency_s = min(one_s, latency_of_call_s(row.op, row.buffer_bytes, group))
+        sent, sent_s = row.wire_bytes / row.count, one_s - latency_s
+        moved = f"{sent / 1e6:.6g} MB / {sent / sent_s / 1e9:.6g} GB/s + " if sent_s > 1e-6 * one_s else ""
+        share = (r.exposed_s / row.count - group.call_s) / one_s
+        of = f"{share:.4%} of " if share < 1 - 1e-9 else ""
+        launch = f"{group.call_s * 1e6:.6g} us of launch" if group.call_s else ""
+        term = of, f"({moved}{(latency_s if moved else one_s) * 1e6:.6g} us)", launch
+        terms[term] = terms.get(term, 0.0) + row.count
+        if of:
+            reasons |= dict.fromkeys(_hidden_texts(costed, r))
+    calls = [
+        f"{of}{n:.6g} x {call}" + f" + {n:.6g} x {launch}" * bool(launch) for (of, call, launch), n in terms.items()
+    ]
+    return "; ".join([" + ".join(calls), *reasons])
+
+
+def _hidden_texts(costed: CostedPlan, r: TimedCollective) -> Iterator[str]:
+    """Yield how the exposed share of a transfer of state comes about; nothing for activations."""
+    cost, row, contention = costed.timed.cost, r.row, costed.sharded.plan.cluster.chip.contention
+    section = row.section if row.section in cost.load else STEP
+    found = cost.hiding.get((row.per if cost.times > 1 else "step", row.phase != "forward", section))
+    if found is None or row.carries not in ("param", "grad"):
+        return
+    bare_s = max(found.total_s - found.cover_s, found.ends_s)
+    why = "at the ends" if bare_s == found.ends_s else "without compute beside them"
+    yield (
+        f"of {found.total_s * 1e3:.6g} ms of transfers beside {found.cover_s * 1e3:.6g} ms of compute,"
+        f" {bare_s * 1e3:.6g} ms are {why}, and each of the rest slows the compute by {contention:.6g} of its time"
+    )
 
 
 def _tables_of(costed: CostedPlan, rows: Iterable[TimedCollective]) -> dict[str, None]:

@@ -26,7 +26,7 @@ for words in (
     ["audit", "plans/tiny.plan"],
     ["calibrate", "--format", "json"],
 ):
-    assert main([*words, "--target", TARGET]) == (2 if words[0] == "calibrate" else 1), words
+    assert main([*words, "--target", TARGET]) == (1 if words[0] == "train" else 2), words
 """
 PROGRAMS = """
 program = planc.lower("plans/tiny.plan", target=TARGET)

@@ -57,6 +57,25 @@ def test_the_rows_are_what_check_says(tmp_path: Path) -> None:
         assert row.devices == row.value and row.ok
 
 
+def test_a_figure_of_the_machine_is_varied_in_percent(tmp_path: Path) -> None:
+    """As the hardware file with that figure would be costed; memory does not change."""
+    found = swept(tmp_path, "nvlink4.bandwidth=50,100")
+    half, same = (row.costs for row in found.rows)
+    step = check(tmp_path / "x.plan").step
+    assert step and half and same and same.time_s == step.time_s
+    hardware = (ROOT / "plans/hardware/h100.plan").read_text()
+    link = next(line for line in hardware.splitlines() if "link" in line and "nvlink4" in line)
+    slow = hardware.replace(link, link.replace("450 GB/s", "225 GB/s")).replace("h100", "slow")
+    assert link != link.replace("450 GB/s", "225 GB/s")
+    (tmp_path / "slow.plan").write_text(slow)
+    (tmp_path / "y.plan").write_text(PLAN.replace("h100", "slow").replace("\n", '\nimport "slow.plan"\n', 1))
+    report = check(tmp_path / "y.plan")
+    assert report.step and half.time_s == pytest.approx(report.step.time_s, rel=1e-9) and half.time_s > same.time_s
+    assert half.memory_gib == same.memory_gib
+    less = swept(tmp_path, "nvlink4.latency=50,200").rows
+    assert less[0].costs and less[1].costs and less[0].costs.time_s < same.time_s < less[1].costs.time_s
+
+
 def test_weak_scaling_grows_the_batch(tmp_path: Path) -> None:
     text = written(PLAN, "devices", 256, tmp_path, weak=True)
     assert "batch     256 x 8192" in text and "fsdp 32 > tp 8" in text

@@ -73,7 +73,8 @@ def run(options: argparse.Namespace) -> int:
         ):
             found = _audited(options, show)
     except PlanError as error:
-        return refused(error.diagnostics, options.format)
+        status = refused(error.diagnostics, options.format)
+        return 2 if any(d.code == "E1009" for d in error.diagnostics) else status  # no answer, and not "it differs"
     if options.format == "json":
         print_json(found.to_json())
     else:

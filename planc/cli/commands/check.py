@@ -146,10 +146,14 @@ def _fix(files: list[Path], options: argparse.Namespace) -> None:
 def plans_of(path: Path) -> list[Path]:
     """Return [`path`] for a file. For a folder, return all plan files below it, without layouts, hardware files and
     hidden folders."""
+    return [file for file in files_of(path) if _is_plan(file)] if path.is_dir() else [path]
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return [`path`] for a file. For a folder, return all `.plan` files below it, without hidden folders."""
     if not path.is_dir():
         return [path]
-    found = sorted(file for file in path.rglob("*.plan") if not _is_hidden(file.relative_to(path)))
-    return [file for file in found if _is_plan(file)]
+    return sorted(file for file in path.rglob("*.plan") if not _is_hidden(file.relative_to(path)))
 
 
 def _is_hidden(file: Path) -> bool:
@@ -203,7 +207,7 @@ def show(checked: Examined, *, brief: bool = False) -> None:
         print() if report.step is not None else None
         print_diagnostics(report.diagnostics, checked.sources)
     if report.targets and not brief:
-        from planc.cli.views.report_text import targets_line
+        from planc.cli.views.report_text import targets_lines
         from planc.cli.views.table import fitted
 
-        print("\n".join(fitted(["", targets_line(report)])))
+        print("\n".join(fitted(["", *targets_lines(report)])))

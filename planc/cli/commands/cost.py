@@ -68,6 +68,8 @@ def _explain(checked: Examined, format: str) -> None:
         if rows:
             print(f"\n{strong(part)} {seconds(total)}")
             print("\n".join(table(("", "time", "share", "why", "from"), _aligned(rows), left=1, left_last=True)))
+        formulas = [f"{s.name}: {seconds(s.seconds)} = {s.formula}" for s in found if s.part == part and s.formula]
+        print("\n".join(fitted(["", *formulas] if formulas else [])), end="\n" if formulas else "")
     print("\n".join(fitted(["", f"{strong('critical path')}: what the step waits for, by kind, rank and stage"])))
     columns = ("", "rank", "stage", "count", "time", "share")
     print("\n".join(table(columns, [(*row, f"{s / step.time_s:.1%}") for row, s in _path_rows(path)], left=1)))

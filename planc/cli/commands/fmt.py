@@ -1,4 +1,4 @@
-"""`planc fmt FILE...`: rewrites plans in the standard form: spacing, and old spellings. `--check` changes nothing."""
+"""`planc fmt PATH...`: rewrites plans in the standard form: spacing, and old spellings. `--check` changes nothing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import codecs
 import sys
 from pathlib import Path
 
+from planc.cli.commands.check import files_of
 from planc.cli.common import print_json
 from planc.files import read_bounded, read_text, write_atomically
 from planc.language.imports import MAX_BYTES
@@ -15,13 +16,13 @@ from planc.syntax.fmt import format_text
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", metavar="FILE")
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="a file, or a folder: every .plan file below it")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a file would change")
 
 
 def run(options: argparse.Namespace) -> int:
     changed: list[str] = []
-    for file in options.files:
+    for file in (str(file) for path in options.paths for file in files_of(Path(path))):
         try:
             before = read_text(Path(file), MAX_BYTES)
         except (OSError, ValueError) as error:

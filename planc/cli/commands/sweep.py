@@ -25,7 +25,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=_parse_over,
         metavar="NAME=N,N",
-        help="devices, batch, sequence, microbatch, an axis or a name of `let`, and its values; N..N doubles",
+        help="devices, batch, sequence, microbatch, an axis, a name of `let`, or (in percent of what it is) a figure of"
+        " the machine such as nvlink4.bandwidth; and its values; N..N doubles",
     )
     parser.add_argument("--axis", default="", metavar="AXIS", help="the axis that takes more devices")
     parser.add_argument("--weak", action="store_true", help="the batch grows with the devices")

@@ -69,9 +69,13 @@ def _headline(report: Report) -> list[str]:
     ]
 
 
-def targets_line(report: Report) -> str:
-    """Return one line that says which targets accept the plan of `report`: `cuda: lowers; xla: E0901 at line 12`."""
-    return "; ".join(f"{t.target}: {'lowers' if t.lowers else _refusals(t)}" for t in report.targets)
+def targets_lines(report: Report) -> list[str]:
+    """Return which targets accept the plan of `report`, and why the others refuse it: `cuda: lowers; xla: E0901 at line
+    12`, then a line for each reason."""
+    answers = "; ".join(f"{t.target}: {'lowers' if t.lowers else _refusals(t)}" for t in report.targets)
+    reasons = dict.fromkeys(f"  {r.code}: {r.message}" for t in report.targets for r in t.refusals)
+    more = len(reasons) - MOST_LINES
+    return [answers, *[*reasons][:MOST_LINES], *([f"  and {more:,} more"] if more > 0 else [])]
 
 
 def _refusals(answer: TargetAnswer) -> str:

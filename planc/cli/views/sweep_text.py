@@ -30,7 +30,8 @@ def lines(found: Sweep, width: int) -> Iterator[str]:
     peaks = dict.fromkeys(peak_text(r.costs.peak_tflops, r.costs.peak_dtype) for r in found.rows if r.costs)
     of = "".join(f"; MFU is of {peak}" for peak in peaks)
     yield f"{strong(found.file)} over {found.over.name}{_one_target(found)}{of}"
-    heads = (found.over.name, "devices", "target", "step", "MFU", "GiB", "tokens/s/device", "exposed", "bubble", "")
+    first = f"{found.over.name} %" if "." in found.over.name else found.over.name
+    heads = (first, "devices", "target", "step", "MFU", "GiB", "tokens/s/device", "exposed", "bubble", "")
     rows = [_cells(row, width) for row in found.rows]
     kept = [i for i, head in enumerate(heads) if i == 0 or head not in _idle(found)]
     yield from table([heads[i] for i in kept], [[row[i] for i in kept] for row in rows], left=0, left_last=True)

@@ -78,6 +78,18 @@ def transfer_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
     )
 
 
+def latency_of_call_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
+    """Return the seconds of `transfer_s` that do not depend on the bytes: the hops of its algorithm. A table of
+    measured rates has none.
+
+    >>> latency_of_call_s("all_gather", 3.6e9, node)  # 7 hops of 1 us
+    7e-06
+    """
+    if collective_table(op, group) is not None:
+        return 0.0
+    return dict(_algorithms(op, 0.0, group))[algorithm(op, group, buffer_bytes)] / group.efficiency(op)
+
+
 def collective_table(op: NetworkOp, group: DeviceGroup) -> OpTable | None:
     """Return the table of measured rates for `op` over `group`; None if there is none and the formulas apply.
 

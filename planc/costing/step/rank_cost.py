@@ -38,6 +38,17 @@ class Window(NamedTuple):
     """Exposed activation transfers of one of them, beside which transfers of state use free links."""
 
 
+class Hiding(NamedTuple):
+    """Transfers of state that share compute, and what of them it hides (s)."""
+
+    total_s: float = 0.0
+    """All of the transfers."""
+    ends_s: float = 0.0
+    """The first call of the forward, the last of the backward: no compute runs beside them."""
+    cover_s: float = 0.0
+    """The compute."""
+
+
 class RankCost:
     """Exposed seconds of one pipeline rank's transfers of state (parameters, gradients, moments)."""
 
@@ -54,6 +65,8 @@ class RankCost:
         """Those of them that more compute would hide."""
         self.shares: dict[tuple[Per, bool, Section], float] = {}
         """Exposed share of a section's transfers: per microbatch or step, forward or not."""
+        self.hiding: dict[tuple[Per, bool, Section], Hiding] = {}
+        """How the share comes about."""
 
     def hide(
         self, per: Per, backward: bool, groups: Sequence[TransferGroup], windows: Sequence[Window]
@@ -88,6 +101,8 @@ class RankCost:
             for section in {g.section for g, _ in mine}:
                 key, part = (per, backward, section), window.stages * window.copies[section] / whole[section]
                 self.shares[key] = self.shares.get(key, 0.0) + part * share
+                sums = zip(self.hiding.get(key, Hiding()), (total_s, min_s, cover_s), strict=True)
+                self.hiding[key] = Hiding(*(before + window.stages * s for before, s in sums))
             for g, n in mine:
                 one_s = g.launch_s + (g.transfer_s if g.waits else share * g.transfer_s)
                 # Once, however many microbatches there are, or of no section: no other stage waits for it.

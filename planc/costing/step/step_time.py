@@ -83,6 +83,8 @@ class Timed:
     """Exposed transfers to and from host memory, by rank."""
     updates: dict[Sections, float]
     """Seconds to update one copy of the parameters, by the sections that use them."""
+    cost: RankCost
+    """The slowest rank's transfers of state, with the compute that hides them."""
 
     @property
     def mine(self) -> list[Collective]:
@@ -170,6 +172,7 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None, link
         after_s=work.after_s,
         offload_s=tuple([work.offload_s(rank, timeline.makespan_s) for rank in range(plan.pipeline)]),
         updates=step.updates,
+        cost=step.rank(classes[work.slowest]).cost,
     )
 
 
