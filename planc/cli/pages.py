@@ -42,14 +42,24 @@ def wrong_page(options: argparse.Namespace, kind: str = "") -> str:
 def page_command(options: argparse.Namespace) -> str:
     """Return the shell command that makes the page with the files and settings of `options`."""
     given = vars(options)
-    words = ["planc", options.command, *(given.get("files") or [w for n in ("a", "b", "file") if (w := given.get(n))])]
+    files = given.get("files") or [w for n in ("a", "b", "file") if (w := given.get(n))]
+    words = ["planc", options.command, *map(_for_others, files)]
     for name in ("set", "to"):
         words += [w for key, value in given.get(name) or () for w in (f"--{name}", f"{key}={value}")]
     names = ("target", "cluster", "view", "top", "sequences", "memory", "seconds")
     for name in names:
         values = given[name] if isinstance(given.get(name), list) else [given.get(name)]
         words += [w for value in values if value not in (None, "") for w in (f"--{name}", str(value))]
-    return shlex.join([*words, "-o", options.output or "report.html"])
+    return shlex.join([*words, "-o", _for_others(options.output or "report.html")])
+
+
+def _for_others(path: str) -> str:
+    """Return `path` as it means something to who gets the page: from the working folder, or a name alone, without the
+    folders of this machine."""
+    if not Path(path).is_absolute():
+        return path
+    inside = Path(path).is_relative_to(Path.cwd())
+    return str(Path(path).relative_to(Path.cwd())) if inside else Path(path).name
 
 
 def save_page(page: Page, options: argparse.Namespace, status: int) -> int:

@@ -220,8 +220,8 @@ def enough_nodes(
     target: AnyTarget | None = None,
 ) -> Enough | None:
     """Return the fewest of twice, four times, ... the nodes of the plan at `path` on which some layout fits, with that
-    layout; or the most that were tried, up to MOST_TIMES as many, within `seconds`. None if the plan does not count its
-    nodes.
+    layout; or the most that were tried, up to MOST_TIMES as many, within `seconds` (s). None if the plan does not count
+    its nodes.
 
     `on_nodes` is called with each number before it is tried; the others are those of `planc.driver.search`.
     """

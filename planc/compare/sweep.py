@@ -108,7 +108,7 @@ def sweep(
         checks = (examine(path, set={**given, over.name: value}, target=target) for value in over.values)
         rows = tuple(_row(value, checked) for value, checked in zip(over.values, checks, strict=True))
         return Sweep(file=str(path), over=over, rows=rows)
-    machine = machine_figures(base)
+    machine = _machine_figures(base)
     if over.name in machine:
         assert base.costed is not None
         rows = tuple(_at_figure(base, value, machine[over.name]) for value in over.values)
@@ -122,7 +122,7 @@ def sweep(
     return Sweep(file=str(path), over=over, rows=tuple(_rows(path, varied, over, given, target)))
 
 
-def machine_figures(base: Examined) -> dict[str, Callable[[float], Cluster]]:
+def _machine_figures(base: Examined) -> dict[str, Callable[[float], Cluster]]:
     """Return the figures of the machine of a plan by their names in `--over`, such as `nvlink4.bandwidth`; each gives
     the cluster with the figure at a multiple of what it is. {} for a plan with errors."""
     if base.costed is None:

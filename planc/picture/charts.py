@@ -12,6 +12,13 @@ MOST_TALL = 24
 """Rows whose bars are tall; more are drawn thin."""
 
 
+WIDEST = 1.25
+"""Width of a label in wide letters, as a multiple of the mean: right-aligned labels must not begin outside the
+picture."""
+OUTLIER = 4.0
+"""A bar more than this multiple of the next longest is drawn cut, so that the others can be told apart."""
+
+
 class BarPart(NamedTuple):
     """A part that all bars of a chart have: its CSS class, which gives the colour, and its name in the legend."""
 
@@ -76,7 +83,7 @@ def stacked_bars(
     used = [i for i in range(len(parts)) if any(row.values[i] > 0 for row in rows)]
     marks, top = legend([parts[i] for i in used], width) if len(parts) > 1 else ([], 4.0)
     narrow = width < 500
-    left = min(width * (0.4 if narrow else 0.3), max(text_px(row.name) for row in rows) + 10)
+    left = min(width * (0.4 if narrow else 0.3), WIDEST * max(text_px(row.name) for row in rows) + 10)
     right = max(text_px(row.end) for row in rows) + 8
     top += 14 if limit else 0
     tall = len(rows) <= MOST_TALL
@@ -91,7 +98,8 @@ def stacked_bars(
         y = top + at * (bar + gap)
         foot = y + bar / 2 + 4
         if at % every == 0:
-            marks.append(Text(left - 8, foot, clipped(row.name, left - 8), "strong" if row.strong else "", "end"))
+            label = clipped(row.name, (left - 8) / WIDEST)
+            marks.append(Text(left - 8, foot, label, "strong" if row.strong else "", "end"))
         x = scale.px(0)
         for i in used:
             wide = scale.px(row.values[i]) - scale.px(0)
@@ -119,6 +127,17 @@ def _axis(scale: Scale, top: float, bottom: float, unit: str) -> Iterator[Mark]:
 
 def _value(value: float) -> str:
     return f"{value:,.4g}"
+
+
+def _longest_drawn(lengths: Sequence[float]) -> float:
+    """Return the length of the longest bar that is drawn whole: a single one far above the others is cut.
+
+    >>> _longest_drawn([3, 1, 2]), _longest_drawn([50, 1, 2])
+    (3, 4)
+    """
+    first, *others = sorted(lengths, reverse=True)
+    next_ = others[0] if others else first
+    return (2 * next_ if 0 < OUTLIER * next_ < first else first) or 1.0
 
 
 class DivergingRow(NamedTuple):
@@ -150,7 +169,7 @@ def diverging_bars(
     for c, head in enumerate(heads):
         start = left + c * column
         label = max(text_px(row.texts[c]) for row in rows) + 10
-        most = max(abs(row.values[c]) for row in rows) or 1.0
+        most = _longest_drawn([abs(row.values[c]) for row in rows])
         low = -most if any(row.values[c] < 0 for row in rows) else 0.0
         high = most if any(row.values[c] > 0 for row in rows) else 0.0
         scale = Scale(low, high, start + 8, start + column - label - 12)
@@ -158,9 +177,13 @@ def diverging_bars(
         marks += [Text(start + 8, 14, head, "small strong"), StraightLine(zero, top - 4, zero, bottom, "axis")]
         for at, row in enumerate(rows):
             y = top + at * row_px + (18 if narrow else 4)
-            x = scale.px(row.values[c])
+            cut = abs(row.values[c]) > most
+            x = scale.px(max(-most, min(most, row.values[c])))
             css = row.css[c] + (" faint" if row.faint else "")
             marks.append(Rect(min(x, zero), y, max(abs(x - zero), 0.8), 14, css, f"{row.name}: {row.texts[c]}"))
+            for px in (-3, 2) if cut else ():
+                at_px = zero + 0.85 * (x - zero) + px
+                marks.append(StraightLine(at_px, y - 2, at_px + 4, y + 16, "cut"))
             marks.append(Text(start + column - 4, y + 11, row.texts[c], "number", "end"))
     for at, row in enumerate(rows):
         y = top + at * row_px + (13 if narrow else 15)

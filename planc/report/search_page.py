@@ -26,6 +26,8 @@ from planc.searching.space import Point, Space
 from planc.sharding.propagate import propagate
 from planc.version import __version__
 
+LABEL_PX = 56
+"""Width of the label of several ranks: points nearer to each other share one."""
 MOST_MESHES = 24
 """Number of rejected meshes that are costed; with more, a sample spread over the space."""
 
@@ -162,6 +164,7 @@ def _verdict(file: str, found: Found) -> SearchVerdict:
     if not found.best:
         near = found.nearest_miss
         least = f" The least that one needs is {gib(near.memory_gib)} GiB: {near.label}." if near else ""
+        least += f" {found.enough.text.capitalize()}." if found.enough else ""
         sentence = f"{found.none_fits.capitalize()} {gib(found.room_gib)} GiB, of {file}; {decided}.{least}"
         return SearchVerdict(sentence=sentence, numbers=(), headline=found.none_fits)
     first = found.best[0]
@@ -334,18 +337,19 @@ def pareto_picture(data: Front, width: float) -> Picture:
 
 
 def _points(data: Front, across: Scale, up: Scale) -> list[Mark]:
-    """Return a point for each layout. Points that overlap share one label."""
+    """Return a point for each layout. Points that are near each other share one label, on the right of all."""
     marks: list[Mark] = []
-    places: dict[tuple[float, float], list[int]] = {}
+    places: dict[tuple[float, float], list[tuple[int, float]]] = {}
     for c in {c.text: c for c in (*data.front, *data.best)}.values():
         x, y = across.px(c.time_s), up.px(c.memory_gib)
         marks.append(Circle(x, y, 5, "accent", f"{c.label}: {seconds(c.time_s)}, {gib(c.memory_gib)} GiB"))
-        near = next((at for at in places if abs(at[0] - x) < 12 and abs(at[1] - y) < 12), (x, y))
-        places.setdefault(near, []).extend([c.rank] if c.rank else [])
-    for (x, y), ranks in places.items():
-        if ranks:
-            foot = y - 8 if y - 24 > up.px(data.room_gib) else y + 16
-            marks.append(Text(x + 8, foot, _ranks_text(sorted(ranks)), "strong halo"))
+        near = next((at for at in places if abs(at[0] - x) < LABEL_PX and abs(at[1] - y) < 16), (x, y))
+        places.setdefault(near, []).extend([(c.rank, x)] if c.rank else [])
+    for (_, y), ranked in places.items():
+        if ranked:
+            foot = y + 4 if y - 12 > up.px(data.room_gib) else y + 16
+            right = max(x for _, x in ranked)
+            marks.append(Text(right + 9, foot, _ranks_text(sorted(rank for rank, _ in ranked)), "strong halo"))
     return marks
 
 

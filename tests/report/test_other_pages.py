@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from math import isclose
 from pathlib import Path
 
@@ -11,9 +13,11 @@ import pytest
 from planc.cli import main
 from planc.compare.diff import diff
 from planc.driver import examine, search
+from planc.picture.charts import Bar, BarPart, DivergingRow, diverging_bars, stacked_bars
+from planc.picture.marks import Rect, StraightLine, Text, text_px
 from planc.report.diff_page import DIFF_VIEWS, DiffPage, diff_page
 from planc.report.render import as_json, html, picture_file
-from planc.report.search_page import SEARCH_VIEWS, SearchPage, search_page
+from planc.report.search_page import SEARCH_VIEWS, SearchPage, pareto_picture, search_page
 from tests.report.pages import read
 from tests.report.test_plan_page import EVIL, MOST_BYTES, PLANS, harmless, hostile_plan
 
@@ -88,6 +92,39 @@ def test_a_search_without_a_layout_that_fits_has_a_page(tmp_path: Path) -> None:
     assert main(["search", str(path), "-o", str(tmp_path / "page.html")]) == 1
     shown = read((tmp_path / "page.html").read_text())
     assert "No layout fits" in shown.text and "large.plan" in shown.text and "too much" in shown.text
+    assert re.search(r"\d nodes are enough: fsdp \d+, tp \d, [\d.]+ gib", shown.text, re.IGNORECASE)
+    assert f"planc search {path.name} " in shown.text and str(tmp_path) not in shown.text
+
+
+def test_labels_begin_inside_the_picture_in_wide_letters_too() -> None:
+    parts = [BarPart("compute", "compute")]
+    rows = [Bar("A WWWMMM175", [1.0], "1 s"), Bar("B", [2.0], "2 s")]
+    made = stacked_bars(rows, parts, title="t", summary="s", unit="s", width=900)
+    ends = {m.text: m.x for m in made.marks if isinstance(m, Text) and m.anchor == "end"}
+    assert ends["A WWWMMM175"] - 1.2 * text_px("A WWWMMM175") >= 0
+
+
+def test_one_change_far_above_the_others_is_cut() -> None:
+    css = ("worse", "worse")
+    rows = [DivergingRow(str(n), (n, n), (f"{n:+} %", ""), css) for n in (247.0, 12.0, -8.0)]
+    made = diverging_bars(rows, ("time", "memory"), title="t", summary="s", width=900)
+    wide = {m.title: m.width for m in made.marks if isinstance(m, Rect) and "%" in m.title}
+    assert wide["12.0: +12.0 %"] == pytest.approx(0.5 * wide["247.0: +247.0 %"])
+    assert sum(isinstance(m, StraightLine) and m.css == "cut" for m in made.marks) == 4  # two in each column
+
+
+def test_near_points_of_a_search_share_a_label_right_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "free.plan"
+    path.write_text(FREE + "recompute ?\n")
+    page = search_page(path, {}, None, search(path, top=5), "planc search free.plan")
+    assert page.pareto is not None
+    marks = pareto_picture(page.pareto, 900).marks
+    labels = [m for m in marks if isinstance(m, Text) and m.css == "strong halo"]
+    ranks = [int(n) for m in labels for n in (m.text.split(" to ") if " to " in m.text else m.text.split(", "))]
+    assert ranks and all(
+        abs(a.y - b.y) >= 10 or a.x + text_px(a.text) <= b.x or b.x + text_px(b.text) <= a.x
+        for a, b in itertools.combinations(labels, 2)
+    )
 
 
 def test_commands_write_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

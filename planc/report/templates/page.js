@@ -42,7 +42,9 @@
     if (rows.length === 1) rows[0].name = "device";
     const end = Math.max(...rows.map((r) => { const last = r.spans[r.spans.length - 1]; return last ? last[0] + last[1] : 0; }));
     const left = 66, tall = rows.length > 24 ? 10 : rows.length > 8 ? 16 : 24, gap = rows.length > 24 ? 1 : 4, top = 4;
-    let low = 0, high = end, chosen = null;
+    // Of a step of many microbatches only the first ones can be told apart: it opens on them.
+    const most = Math.max(...rows.map((r) => r.spans.length));
+    let low = 0, high = most > 160 ? end * 80 / most : end, chosen = null;
     const height = top + rows.length * (tall + gap) + 26;
     const px = (t, w) => left + (t - low) / (high - low) * (w - left - 4);
     function draw() {
