@@ -134,7 +134,7 @@ Written by `make beside-torchtitan`. A training step of rank 0 on fake tensors a
 torchtitan {version}'s own model, layout, loss (in 8 chunks, its default) and clipping, under one instrument, {layers}
 layers each; fsdp 8, and with it tp 8 or ep 8. Each figure is planc's, torchtitan's and planc's over torchtitan's.
 Attention is one op for both, norms one kernel, AdamW foreach, nothing compiled; collectives of counts and of less than
-a megabyte are left out, and planc's experts multiply one by one, as on a CPU. Nothing was run on a GPU: these are
+a megabyte are left out, and experts multiply in one grouped product on both sides. Nothing was run on a GPU: these are
 calls, bytes and FLOPs, and no seconds. Context parallelism is not here: torchtitan's hook around its attention does
 not see the one op. Steps in which planc's is the worse in something come first: Qwen3's router weights are exchanged
 in 12 calls more, 1.6 MB together; the selective sentence runs other matmuls again than torchtitan's list, 0.4 % more.
