@@ -81,10 +81,10 @@ def fill(template: str, **pieces: str) -> str:
     for line in textwrap.dedent(template).strip("\n").split("\n"):
         alone = re.fullmatch(r"( *)<(\w+)>", line)
         if alone is None:
-            text += _wrapped(re.sub(r"<([a-z]\w*)>", lambda m: pieces[m[1]], line))
+            text += wrapped(re.sub(r"<([a-z]\w*)>", lambda m: pieces[m[1]], line))
         elif pieces[alone[2]]:
             for piece_line in _unwrapped(pieces[alone[2]]).split("\n"):
-                text += _wrapped(alone[1] + piece_line if piece_line else "")
+                text += wrapped(alone[1] + piece_line if piece_line else "")
     return "\n".join(text)
 
 
@@ -93,7 +93,7 @@ def _unwrapped(piece: str) -> str:
     return re.sub(r"(?m)(?<=.)\n *#   (?=\S)", " ", piece)
 
 
-def _wrapped(line: str) -> list[str]:
+def wrapped(line: str) -> list[str]:
     """Wrap a comment that is too long; return other lines unchanged."""
     indent, mark, text = line.partition("# ")
     if len(line) <= WIDTH or not mark or indent.strip():

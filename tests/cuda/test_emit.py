@@ -53,7 +53,7 @@ def test_it_is_deterministic_and_complete(name: str) -> None:
     assert functions >= EXPORTS
 
 
-STANDARD = ("collections", "copy", "functools", "warnings")
+STANDARD = ("collections", "copy", "functools", "typing", "warnings")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -38,9 +38,9 @@ def test_every_row_meets_its_window_once(ranks: int, headtail: bool) -> None:
     for rank in range(ranks):
         for source in range(ranks):
             mine, theirs = (_positions(module, r, ranks, rows) for r in (rank, source))
-            for own, keys, (causal, before) in module.seen(rank, source, rows, ranks):
+            for own, keys, *mask in module.seen(rank, source, rows, ranks):
                 shape = torch.empty(1, 1, len(mine[own]), 1), torch.empty(1, 1, len(theirs[keys]), 1)
-                shown = module.window_mask(*shape, causal, before) == 0
+                shown = module.window_mask(*shape, *mask) == 0
                 assert shown.any(1).all()
                 met[mine[own][:, None], theirs[keys][None]] += shown.long()
     back = torch.arange(tokens)[:, None] - torch.arange(tokens)
@@ -60,9 +60,9 @@ def test_a_gpu_is_asked_for_the_window_and_not_for_a_mask(monkeypatch: pytest.Mo
         q = torch.empty(2, 8, 12, 32, device="cuda", dtype=torch.bfloat16)
         k, v = (torch.empty(2, 4, 12, 32, device="cuda", dtype=torch.bfloat16) for _ in range(2))
         for window in ((True, 15), (False, 3), (False, 0)):
-            out, log_sum = module.attend_part(q, k, v, window)
+            out, log_sum = module.attend_part(q, k, v, *window)
             assert out.shape == q.shape and log_sum.shape == q.shape[:3] and log_sum.dtype == torch.float32
-            grads = module.attend_part_backward(out, q, k, v, out, log_sum, window)
+            grads = module.attend_part_backward(out, q, k, v, out, log_sum, *window)
             assert [g.shape for g in grads] == [q.shape, k.shape, v.shape]
 
 

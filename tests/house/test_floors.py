@@ -70,6 +70,7 @@ FRAMEWORKS = {"torch", "torch_xla", "jax", "jaxlib", "optax", "numpy"}
 MAY_LOAD_FRAMEWORKS = (
     "backends/*/runtime/*.py",
     "backends/*/models/*.py",
+    "backends/*/program/*.py",
     "backends/*/audit/*.py",
     "planc/trainer/*.py",
 )

@@ -6,15 +6,20 @@ all-to-all from sequence to heads before attention and back after it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from planc.backends.common.source_writer import because, call, fill, lines
-from planc.backends.cuda.analysis.context import balanced, exchanges, gathers, is_divided
+from planc.backends.common.specialise import specialise
+from planc.backends.cuda.analysis.attention import value_padding
+from planc.backends.cuda.analysis.context import balanced, exchanges, is_divided
 from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.emit import ranks
-from planc.backends.cuda.emit.ring import ring_functions
+from planc.backends.cuda.program.facts import Facts
 from planc.backends.cuda.versions import gather_with_gradient
-from planc.diag.quoting import python_string
+from planc.diag.quoting import python_comment, python_string
 from planc.ir.sharding import OpSharding, RedistributionStep
+from planc.sharding.recompute import names_op
 
 
 def context(roles: AxisRoles) -> str:
@@ -22,19 +27,44 @@ def context(roles: AxisRoles) -> str:
     if not roles.context:
         return ""
     divided = [o for o in roles.sharded.attentions if is_divided(roles, o)]
-    passed = any(o.ring for o in divided)
-    parts = [
-        _mesh(roles),
-        _rows(roles),
-        fill(WHOLE_BALANCED if balanced(roles) else WHOLE, gather=gather_with_gradient.function(roles.torch))
-        if gathers(roles)
-        else "",
-        _gathered(roles) if gathers(roles) else "",
-        ring_functions(roles, divided) if passed else "",
-        EXCHANGE if any(exchanges(roles)) else "",
-        _apply(roles, divided, ring=passed),
-    ]
-    return "\n\n\n".join(p.strip() for p in parts if p)
+    needed = _entries(roles, divided)
+    functions = specialise("planc.backends.cuda.program", "context_parallel", facts_of(roles), needed, width=120)
+    parts = [_mesh(roles), _rows(roles), *functions, _apply(roles, divided)]
+    return "\n\n\n".join(parts)
+
+
+def _entries(roles: AxisRoles, divided: Sequence[OpSharding]) -> list[str]:
+    """Returns the functions that apply_cp and a recompute call."""
+    entries = list[str]()
+    if divided:
+        entries.append("attend_ring" if any(o.ring for o in divided) else "attend_gathered")
+    if keeps_rings(roles):
+        entries.append("keep_rings")
+    return [*entries, *(("sequence_to_heads", "heads_to_sequence") if any(exchanges(roles)) else ())]
+
+
+def facts_of(roles: AxisRoles) -> Facts:
+    """Returns what the plan of `roles` decides about the functions in the program modules."""
+    plan, attentions = roles.plan, roles.sharded.attentions
+    kernel = plan.attention.kernel if plan.attention else None
+    return Facts(
+        balanced=balanced(roles),
+        window=max((o.op.window for o in attentions if o.ring), default=0),
+        pads_values=any(value_padding(roles.sharded.model, o.op) for o in attentions if is_divided(roles, o)),
+        saves_rings=keeps_rings(roles),
+        reduce=plan.precision.reduce,
+        gathers_single=gather_with_gradient.DIFFERENCE.is_in(roles.torch),
+        kernel_cause=python_comment(kernel.cause.comment()) if kernel else "",
+    )
+
+
+def keeps_rings(roles: AxisRoles) -> bool:
+    """True if the plan recomputes blocks but saves the outputs of ring attention.
+
+    torch's selective checkpoint cannot save them: it decides per op, and a ring is many ops with partial outputs.
+    """
+    ring = any(o.ring for o in roles.sharded.attentions)
+    return ring and any(names_op(word, o.op) for word in roles.plan.recompute.kept for o in roles.sharded.attentions)
 
 
 def _mesh(roles: AxisRoles) -> str:
@@ -93,61 +123,6 @@ def _rows(roles: AxisRoles) -> str:
     )
 
 
-WHOLE_BALANCED = '''
-def whole_sequence(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-    """All-gather [B, S / n, ...] to [B, S, ...], in order of positions."""
-    ranks = fc.<gather>(x.contiguous(), 0, mesh).unflatten(0, (mesh.size(), -1))
-    heads, tails = ranks.chunk(2, dim=2)
-    return torch.cat((heads, tails.flip(0))).movedim(0, 1).flatten(1, 2)
-'''
-
-
-WHOLE = '''
-def whole_sequence(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-    """All-gather [B, S / n, ...] to [B, S, ...], in order of positions."""
-    ranks = fc.<gather>(x.contiguous(), 0, mesh).unflatten(0, (mesh.size(), -1))
-    return ranks.movedim(0, 1).flatten(1, 2)
-'''
-
-
-def _gathered(roles: AxisRoles) -> str:
-    ends = "(rank + 1, 2 * ranks - rank)" if balanced(roles) else "(rank + 1,)"
-    pieces = "2 * ranks" if balanced(roles) else "ranks"
-    return fill(
-        '''
-        def attend_gathered(
-            attend: Callable[..., torch.Tensor], mesh: DeviceMesh, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-        ) -> torch.Tensor:
-            """Attention of the local rows over gathered keys. Tensors are [B, S / n, heads, head_dim].
-
-            `attend` gets the keys up to its last row.
-            """
-            ranks, rank = mesh.size(), mesh.get_local_rank()
-            k, v = whole_sequence(k, mesh), whole_sequence(v, mesh)
-            piece = k.shape[1] // (<pieces>)
-            ends = [piece * end for end in <ends>]
-            parts = zip(q.split(piece, dim=1), ends, strict=True)
-            return torch.cat([attend(part, k[:, :end], v[:, :end]) for part, end in parts], dim=1)
-        ''',
-        pieces=pieces,
-        ends=ends,
-    )
-
-
-EXCHANGE = '''
-def sequence_to_heads(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-    """All-to-all from [B, S / n, heads * head_dim] to [B, S, heads / n * head_dim]."""
-    parts = x.unflatten(2, (mesh.size(), -1)).movedim(2, 0).contiguous()
-    return fc.all_to_all_single_autograd(parts, None, None, mesh).movedim(0, 1).flatten(1, 2)
-
-
-def heads_to_sequence(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-    """All-to-all from [B, S, heads / n * head_dim] to [B, S / n, heads * head_dim]."""
-    parts = x.unflatten(1, (mesh.size(), -1)).movedim(1, 0).contiguous()
-    return fc.all_to_all_single_autograd(parts, None, None, mesh).movedim(0, 2).flatten(2, 3)
-'''
-
-
 POSITIONS = """
 placed = [module for module in model.modules() if hasattr(module, "positions")]
 if <rotating>not placed:
@@ -157,14 +132,14 @@ for module in placed:
 """
 
 
-def _apply(roles: AxisRoles, divided: list[OpSharding], *, ring: bool) -> str:
+def _apply(roles: AxisRoles, divided: list[OpSharding]) -> str:
     """Emits apply_cp: it replaces attention's forward, adds the all-to-alls around attention, and sets the tokens'
-    positions. `divided` are the attention ops with a sharded sequence; `ring` is True for ring attention."""
+    positions. `divided` are the attention ops with a sharded sequence."""
     kernel = roles.plan.attention
     cause = because(kernel.cause) if kernel is not None else ""
     body: list[str] = []
     for path in dict.fromkeys(relative(o.op.module) for o in divided):
-        made = "attend_ring, cp" if ring else f"attend_gathered, block.{path}.forward, cp"
+        made = "attend_ring, cp" if any(o.ring for o in divided) else f"attend_gathered, block.{path}.forward, cp"
         body.append(f"block.{path}.forward = partial({made})")
     body += dict.fromkeys(_hook(o, step, index) for o, step, index in exchanges(roles))
     blocks = fill("for block in model.layers.values():\n    <body>", body=lines(*body)) if body else ""

@@ -164,6 +164,7 @@ def _imports(body: str) -> str:
         "import warnings",
         "from collections.abc import Callable" + "".join(f", {n}" for n in ("Iterable", "Iterator") if f"{n}[" in body),
         _import_line("functools", [n for n, used in (("cache", "@cache"), ("partial", "partial(")) if used in body]),
+        "from typing import Any" if "Any," in body else "",
     )
     torch = [
         "import torch",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from planc.backends.common.version import Difference
 from planc.ir.sharding import Sharded
-from planc.ir.version import Version
 
 
 def gathers_sequences(sharded: Sharded) -> bool:
@@ -25,8 +24,3 @@ DIFFERENCE = Difference(
     concerns=gathers_sequences,
     fails_before="has no all_gather_single_autograd",
 )
-
-
-def function(version: Version) -> str:
-    """Returns the name of the all-gather with a gradient in torch of this `version`."""
-    return "all_gather_single_autograd" if DIFFERENCE.is_in(version) else "all_gather_tensor_autograd"

@@ -452,7 +452,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="cuda: a ring's gradient forgets that values were padded",
-        file="backends/cuda/emit/ring.py",
+        file="backends/cuda/program/context_parallel.py",
         text="grad, v, out = (F.pad(x, (0, q.shape[3] - width)) for x in (grad, v, out))",
         planted="grad, v, out = (F.pad(x, (q.shape[3] - width, 0)) for x in (grad, v, out))",
         test="tests/cuda/test_grouped_heads.py::test_a_ring_of_narrow_values_is_plain_attention",
@@ -578,7 +578,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="cuda: what the ring has summed is not rescaled",
-        file="backends/cuda/emit/ring.py",
+        file="backends/cuda/program/context_parallel.py",
         text="out[:, :, rows] * weights[0] + part",
         planted="out[:, :, rows] + part",
         test="tests/cuda/test_parity.py::test_trains_as_one_process[ring_in_order]",
@@ -740,7 +740,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="a ring's window is a token too wide",
-        file="backends/cuda/emit/ring.py",
+        file="backends/cuda/program/context_parallel.py",
         text="before = WINDOW - 1 - (first - key)",
         planted="before = WINDOW - (first - key)",
         test="tests/cuda/test_ring_window.py::test_every_row_meets_its_window_once[3-True]",

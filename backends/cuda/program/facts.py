@@ -1,0 +1,28 @@
+"""What a plan decides about the text of a torch program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts of a plan. The program modules test them; the defaults are those of the modules as they stand."""
+
+    balanced: bool = True
+    """A rank holds a chunk from each end of a sequence, not one chunk."""
+    window: int = 0
+    """Tokens that a row of a ring attends to, itself included; 0 for all before it."""
+    pads_values: bool = False
+    """Values of a ring are narrower than keys."""
+    saves_rings: bool = False
+    """Recomputed blocks save the outputs of their rings."""
+    reduce: str = "fp32"
+    """The dtype in which gradients are summed: fp32 or bf16."""
+    gathers_single: bool = True
+    """torch names the all-gather with a gradient `all_gather_single_autograd`."""
+    kernel_cause: str = ""
+    """The sentence that chooses the attention kernel."""
+
+
+FACTS = Facts()

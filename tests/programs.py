@@ -1,0 +1,21 @@
+"""Modules of emitted programs, run as they stand with the facts of a variant."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec
+from typing import Any
+
+
+def variant(package: str, name: str, **facts: object) -> Any:
+    """The module `name` of `package`, executed anew with such facts, and the others as they are by default."""
+    own: Any = import_module(f"{package}.facts")
+    spec = find_spec(f"{package}.{name}")
+    assert spec and spec.loader
+    module, usual = module_from_spec(spec), own.FACTS
+    try:
+        own.FACTS = own.Facts(**facts)
+        spec.loader.exec_module(module)
+    finally:
+        own.FACTS = usual
+    return module
