@@ -7,8 +7,9 @@ from importlib.util import find_spec, module_from_spec
 from typing import Any
 
 
-def variant(package: str, name: str, **facts: object) -> Any:
-    """The module `name` of `package`, executed anew with such facts, and the others as they are by default."""
+def variant(package: str, name: str, tables: dict[str, object] | None = None, **facts: object) -> Any:
+    """The module `name` of `package`, executed anew with such facts, and the others as they are by default; `tables`
+    are names of a program that it has otherwise."""
     own: Any = import_module(f"{package}.facts")
     spec = find_spec(f"{package}.{name}")
     assert spec and spec.loader
@@ -18,4 +19,6 @@ def variant(package: str, name: str, **facts: object) -> Any:
         spec.loader.exec_module(module)
     finally:
         own.FACTS = usual
+    assert {*(tables or {})} <= {*vars(module)}, "the module has no such names"
+    vars(module).update(tables or {})
     return module

@@ -4,6 +4,9 @@ A program module is ordinary Python whose variants are `if FACTS.name:`, `a if F
 `FACTS.name and ...`, over the fields of a frozen dataclass. It imports, runs and is checked as it stands. In comments
 and docstrings `FACTS.name` stands for the text of that fact; a comment that becomes empty is dropped. A parameter
 annotated `Annotated[T, FACTS.name]` and its arguments exist only if the fact holds; its default is the module's alone.
+
+A local name that is set to a choice, `name = a if FACTS.name else b`, is put where it is used: once, or as often as it
+is used if it is a name, a constant or a tuple. What is set and never used goes.
 """
 
 from __future__ import annotations
@@ -25,30 +28,34 @@ MARK = re.compile(r"FACTS\.(\w+)")
 BROKEN = re.compile(r"(?m)^(.*[(\[{])\n +([^#\n]*[^,\n])\n *([)\]}].*)$")
 """A line in brackets of its own, without the comma that keeps it there."""
 LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
-ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant, ast.Tuple, ast.List, ast.Dict)
+PLAIN = (ast.Name, ast.Attribute, ast.Constant, ast.Tuple)
+ATOMS = (*PLAIN, ast.Call, ast.Subscript, ast.List, ast.Dict, ast.ListComp)
 """Expressions that need no brackets."""
+TIGHT = (*ATOMS, ast.Compare, ast.BinOp, ast.UnaryOp)
+"""Those that need none between `and` and `or`."""
+OPERATORS = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Attribute, ast.Subscript, ast.Starred)
 UNKNOWN = object()
 
 
 def specialise(package: str, name: str, facts: Any, entries: Iterable[str], width: int) -> list[str]:
     """Return the definitions of the module `name` of `package` that `entries` need, in its order, if the plan has
     these `facts`. Lines have at most `width` columns."""
-    return specialised(_source(package, name), facts, entries, width)
+    return specialised(_read(package, name), facts, entries, width)
 
 
 def specialised(source: bytes, facts: Any, entries: Iterable[str], width: int) -> list[str]:
     """Do what `specialise` does for the text of a module."""
-    module = _Specialiser(source, _parsed(source), facts)
+    module = _Module(source, _parsed(source), facts)
     found, new = dict[str, str](), set(entries)
     while new:
-        found |= {name: module.text(name) for name in new}
+        found |= {name: module.definition(name) for name in new}
         used = {n.id for name in new for n in ast.walk(ast.parse(found[name])) if isinstance(n, ast.Name)}
         new = (used & {*module.nodes}) - {*found}
     return [_joined(found[name], width) for name in module.nodes if name in found]
 
 
 @cache
-def _source(package: str, name: str) -> bytes:
+def _read(package: str, name: str) -> bytes:
     return files(package).joinpath(f"{name}.py").read_bytes()
 
 
@@ -57,16 +64,61 @@ def _parsed(source: bytes) -> ast.Module:
     return ast.parse(source)
 
 
-class _Specialiser:
-    def __init__(self, source: bytes, tree: ast.Module, facts: Any) -> None:
-        self.source, self.facts = source, facts
-        self.starts = [0, *(m.end() for m in re.finditer(rb"\n", source))]
+class _Source:
+    """Text, and where its nodes stand in it: an expression alone, a statement with its lines and what ends them."""
+
+    def __init__(self, text: bytes) -> None:
+        self.text, self.starts = text, [0, *(m.end() for m in re.finditer(rb"\n", text)), len(text)]
+
+    def start(self, node: Any) -> int:
+        """Return where a node begins: of a statement, its first line, that of a decorator too."""
+        if isinstance(node, ast.stmt):
+            return int(self.starts[min(n.lineno for n in (node, *getattr(node, "decorator_list", ()))) - 1])
+        return int(self.starts[node.lineno - 1] + node.col_offset)
+
+    def end(self, node: Any) -> int:
+        """Return where a node ends."""
+        if isinstance(node, ast.stmt):
+            return self.starts[node.end_lineno or 0]
+        return int(self.starts[node.end_lineno - 1] + node.end_col_offset)
+
+    def of(self, node: ast.AST, edits: Iterable[Edit] = ()) -> bytes:
+        """Return the text of a node after `edits`."""
+        return self.edited(edits, self.start(node), self.end(node))
+
+    def edited(self, edits: Iterable[Edit], start: int = 0, end: int | None = None) -> bytes:
+        """Return the text from `start` to `end` after `edits`."""
+        pieces = list[bytes]()
+        for begin, stop, new in sorted(edits):
+            pieces += [self.text[start:begin], new]
+            start = stop
+        return b"".join((*pieces, self.text[start:end]))
+
+    def without(self, row: Sequence[Any], gone: Sequence[Any]) -> Iterator[Edit]:
+        """Yield the edits that leave `gone` out of a `row` of nodes with commas between."""
+        for i, node in enumerate(row):
+            if node in gone and i:
+                yield self.end(row[i - 1]), self.end(node), b""
+            elif node in gone:
+                yield self.start(node), self.start(row[1]) if len(row) > 1 else self.end(node), b""
+
+
+class _Module(_Source):
+    """A program module: folds the tests on `facts`."""
+
+    def __init__(self, text: bytes, tree: ast.Module, facts: Any) -> None:
+        super().__init__(text)
+        self.facts, self.chosen = facts, set[str]()
         self.absent = {d.name: self._absent(d) for d in ast.walk(tree) if isinstance(d, ast.FunctionDef)}
         self.nodes = {name: node for node in tree.body if (name := _defined(node))}
 
-    def text(self, name: str) -> str:
+    def definition(self, name: str) -> str:
         """Return the text of a definition of the module, with the comments above it."""
-        return _comments(self._block([self.nodes[name]])[0].decode(), self.facts)
+        self.chosen = set()
+        text = self._block([self.nodes[name]])[0].strip(b"\n")
+        while (shorter := _in_place(text, self.chosen)) != text:
+            text = shorter
+        return _comments(text.decode(), self.facts)
 
     def _absent(self, function: ast.FunctionDef) -> set[int | str | None]:
         """Return names and positions, counted without `self`, of the parameters that the plan's function lacks."""
@@ -89,47 +141,35 @@ class _Specialiser:
             return UNKNOWN
         return eval(compile(ast.Expression(node), "<facts>", "eval"), {"FACTS": self.facts})
 
-    def _at(self, line: int, column: int) -> int:
-        return self.starts[line - 1] + column
-
-    def _start(self, node: Any) -> int:
-        first = node.decorator_list[0].lineno if getattr(node, "decorator_list", None) else node.lineno
-        return self._at(first, 0 if isinstance(node, ast.stmt) else node.col_offset)
-
-    def _end(self, node: Any) -> int:
-        """The end of a node; of a statement, that of its last line with its comment."""
-        if isinstance(node, ast.stmt):
-            return self.starts[node.end_lineno or 0]
-        return self._at(node.end_lineno, node.end_col_offset)
-
-    def _text(self, start: int, end: int, edits: Iterable[Edit]) -> bytes:
-        pieces, at = list[bytes](), start
-        for begin, stop, new in sorted(edits):
-            pieces += [self.source[at:begin], new]
-            at = stop
-        return b"".join((*pieces, self.source[at:end]))
-
     def _block(self, body: Sequence[ast.stmt]) -> tuple[bytes, bool]:
         """Return the text of statements with what stands above each, and whether what follows is never reached."""
-        pieces, start = list[bytes](), self._above(body[0])
+        pieces, start, gap = list[bytes](), self._above(body[0]), False
         for node in body:
-            lead, start = self.source[start : self._start(node)], self._end(node)
+            lead, start = self.text[start : self.start(node)], self.end(node)
             text, leaves = self._statement(node)
-            pieces += [lead, text] if text else []
+            gap |= lead[:1] == b"\n"
+            if text:  # one empty line, where any statement up to here had one
+                above = b"\n" if gap and lead[:1] != b"\n" and text[:1] != b"\n" else b""
+                lead = lead if pieces or node is body[0] else lead.lstrip(b"\n")
+                pieces += [above if pieces else b"", lead, text.lstrip(b"\n") if lead[:1] == b"\n" else text]
+                gap = False
             if leaves:
                 return b"".join(pieces), True
         return b"".join(pieces), False
 
     def _above(self, node: ast.stmt) -> int:
         """Return the start of the comments and empty lines above a statement."""
-        line = bisect_left(self.starts, self._start(node))
-        while line and self.source[self.starts[line - 1] : self.starts[line]].lstrip()[:1] in (b"", b"#"):
+        line = bisect_left(self.starts, self.start(node))
+        while line and self.text[self.starts[line - 1] : self.starts[line]].lstrip()[:1] in (b"", b"#"):
             line -= 1
         return self.starts[line]
 
     def _statement(self, node: ast.stmt) -> tuple[bytes, bool]:
         if not isinstance(node, ast.If) or (value := self._value(node.test)) is UNKNOWN:
-            return self._text(self._start(node), self._end(node), self._edits(node)), isinstance(node, LEAVES)
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.IfExp):
+                known = self._value(node.value.test) is not UNKNOWN
+                self.chosen |= {t.id for t in node.targets if known and isinstance(t, ast.Name)}
+            return self.of(node, self._edits(node)), _leaves(node)
         body = node.body if value else node.orelse
         if not body:
             return b"", False
@@ -148,82 +188,136 @@ class _Specialiser:
         if isinstance(node, ast.Call):
             row, absent = [*node.args, *node.keywords], self.absent.get(_called(node), set())
             gone = [a for i, a in enumerate(row) if (a.arg if isinstance(a, ast.keyword) else i) in absent]
-            yield from _without([(self._start(a), self._end(a), a in gone) for a in row])
+            yield from self.without(row, gone)
         if isinstance(node, ast.arguments):
             yield from self._parameters(node)
             return
         for name, value in ast.iter_fields(node):
             if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
-                yield from self._branch(node, name, value)
+                yield self._branch(node, name, value)
                 continue
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST) and child not in gone:
                     yield from self._edits(child)
 
-    def _branch(self, node: ast.AST, name: str, body: list[ast.stmt]) -> Iterator[Edit]:
-        """Yield the edit of a block of a compound statement; an `else` without statements goes."""
-        first, end = body[0], self._end(body[-1])
+    def _branch(self, node: ast.AST, name: str, body: list[ast.stmt]) -> Edit:
+        """Return the edit of a block of a compound statement; an `else` without statements goes."""
+        first, end = body[0], self.end(body[-1])
         indent = b" " * first.col_offset
         if name == "orelse" and _is_elif(node, body):
             assert isinstance(first, ast.If)
-            if (value := self._value(first.test)) is UNKNOWN:
-                yield from ((self._start(first), end, self._statement(first)[0]),)
-                return
+            value = self._value(first.test)
             chosen = first.body if value else first.orelse
-            if chosen and not _is_elif(first, chosen):
-                yield self._start(first), end, indent + b"else:\n" + self._block(chosen)[0]
-            else:
-                yield self._start(first), end, self._statement(chosen[0])[0] if chosen else b""
-            return
+            if value is UNKNOWN or not chosen or _is_elif(first, chosen):
+                return self.start(first), end, self._statement(first)[0]
+            return self.start(first), end, indent + b"else:\n" + self._block(chosen)[0]
         text, _ = self._block(body)
         if name == "orelse" and not text:
-            yield self._end(node.body[-1]), end, b""  # type: ignore[attr-defined]
-        else:
-            yield self._above(first), end, text or indent + b"pass\n"
+            return self.end(node.body[-1]), end, b""  # type: ignore[attr-defined]
+        return self._above(first), end, text or indent + b"pass\n"
 
     def _expression(self, node: ast.expr) -> Edit | None:
         """Return the edit that folds an expression of facts; None if it has none at its top."""
-        start, end = self._start(node), self._end(node)
+        start, end = self.start(node), self.end(node)
         if isinstance(node, ast.IfExp) and (value := self._value(node.test)) is not UNKNOWN:
             chosen = node.body if value else node.orelse
             return *(self._bracketed(start, end) if isinstance(chosen, ATOMS) else (start, end)), self._inside(chosen)
         if isinstance(node, ast.Constant):
             return None
-        if (value := self._value(node)) is not UNKNOWN:
+        if isinstance(value := self._value(node), str | int | float | None):
             return start, end, (python_string(value) if isinstance(value, str) else repr(value)).encode()
         if isinstance(node, ast.BoolOp):
             rest = [v for v in node.values if self._value(v) is UNKNOWN]
             if len(rest) < len(node.values):
                 word = b" and " if isinstance(node.op, ast.And) else b" or "
-                return start, end, word.join(self._inside(v) for v in rest)
+                texts = [(self._inside(v), len(rest) == 1 or isinstance(v, TIGHT)) for v in rest]
+                return start, end, word.join(text if tight else b"(" + text + b")" for text, tight in texts)
         return None
 
     def _bracketed(self, start: int, end: int) -> tuple[int, int]:
         """Widen to the brackets right round an expression if they are not those of a call."""
-        before = self.source[start - 2 : start]
-        alone = before[1:] == b"(" and self.source[end : end + 1] == b")" and not re.match(rb"[\w\])]", before)
+        before = self.text[start - 2 : start]
+        alone = before[1:] == b"(" and self.text[end : end + 1] == b")" and not re.match(rb"[\w\])]", before)
         return (start - 1, end + 1) if alone else (start, end)
 
     def _inside(self, node: ast.expr) -> bytes:
-        return self._text(self._start(node), self._end(node), self._edits(node))
+        return self.of(node, self._edits(node))
 
     def _parameters(self, node: ast.arguments) -> Iterator[Edit]:
+        """Yield the edits that make `Annotated[T, ...] = default` the plain type, or leave the parameter out."""
         defaults = [None] * (len(node.args) - len(node.defaults)) + node.defaults
-        ends = [self._end(value or a) for a, value in zip(node.args, defaults, strict=True)]
-        rows = zip(node.args, ends, strict=True)
-        yield from _without([(self._start(a), end, self._is_absent(a)) for a, end in rows])
-        for argument, end in zip(node.args, ends, strict=True):
-            if (needs := _needs(argument)) is not None and not self._is_absent(argument):
-                yield self._start(needs), end, self._inside(_elements(needs)[0])
+        ends = [self.end(default or a) for a, default in zip(node.args, defaults, strict=True)]
+        for i, argument in enumerate(node.args):
+            if (needs := _needs(argument)) is None:
+                continue
+            if not self._is_absent(argument):
+                yield self.start(needs), ends[i], self._inside(_elements(needs)[0])
+            elif i:
+                yield ends[i - 1], ends[i], b""
+            else:
+                yield self.start(argument), self.start(node.args[1]) if len(node.args) > 1 else ends[0], b""
 
 
-def _without(row: Sequence[tuple[int, int, bool]]) -> Iterator[Edit]:
-    """Yield the edits that leave out some of a row with commas between: (start, end, leave out)."""
-    for i, (start, end, gone) in enumerate(row):
-        if gone and i:
-            yield row[i - 1][1], end, b""
-        elif gone:
-            yield start, row[1][0] if len(row) > 1 else end, b""
+def _in_place(text: bytes, chosen: set[str]) -> bytes:
+    """Return the text of a definition after one step: names of `chosen` in place, what is set and not used left out,
+    `f(*(a, b))` as `f(a, b)` and `x[(a, b)]` as `x[a, b]`."""
+    tree, source, found = ast.parse(text), _Source(text), list[Edit]()
+    for node in ast.walk(tree):
+        edits = list[Edit]()
+        if isinstance(node, ast.FunctionDef):
+            for part in _own(node):
+                if isinstance(part, ast.Assign) and isinstance(part.targets[0], ast.Name):
+                    edits = _moved(node, part, source, chosen)
+                    found += edits if _free(edits, found) else []
+            continue
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):
+            if source.of(node.slice)[:1] == b"(":
+                edits = [(source.start(node.slice), source.end(node.slice), _items(source, node.slice))]
+        else:
+            row = [*node.args, *node.keywords] if isinstance(node, ast.Call) else getattr(node, "elts", [])
+            for item in row:
+                if isinstance(item, ast.Starred) and isinstance(item.value, ast.Tuple | ast.List):
+                    spliced = [(source.start(item), source.end(item), _items(source, item.value))]
+                    edits = spliced if item.value.elts else [*source.without(row, [item])]
+        found += edits if _free(edits, found) else []
+    return source.edited(found)
+
+
+def _free(edits: Sequence[Edit], others: Sequence[Edit]) -> bool:
+    """True if no edit lies in or over one of the others."""
+    return all(end <= start or stop <= begin for begin, end, _ in edits for start, stop, _ in others)
+
+
+def _own(function: ast.FunctionDef) -> Iterator[ast.AST]:
+    """Yield what stands in a function and not in one inside it."""
+    nodes: list[ast.AST] = [*function.body]
+    while nodes:
+        node = nodes.pop(0)
+        yield node
+        if not isinstance(node, ast.FunctionDef):
+            nodes += ast.iter_child_nodes(node)
+
+
+def _moved(function: ast.FunctionDef, node: ast.Assign, source: _Source, chosen: set[str]) -> list[Edit]:
+    """Return the edits that put what an assignment sets in the places where it is used; [] if it stays."""
+    name = getattr(node.targets[0], "id", "")
+    names = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name]
+    uses = [n for n in names if isinstance(n.ctx, ast.Load)]
+    moves = not uses or (name in chosen and (len(uses) == 1 or isinstance(node.value, PLAIN)))
+    if (
+        not moves
+        or len(names) - len(uses) > 1
+        or any(isinstance(n, ast.arg) and n.arg == name for n in ast.walk(function))
+    ):
+        return []
+    parents = {child: parent for parent in ast.walk(function) for child in ast.iter_child_nodes(parent)}
+    text, tight = source.of(node.value), isinstance(node.value, ATOMS)
+    texts = [(u, text if tight or not isinstance(parents[u], OPERATORS) else b"(" + text + b")") for u in uses]
+    return [(source.start(node), source.end(node), b""), *((source.start(u), source.end(u), new) for u, new in texts)]
+
+
+def _items(source: _Source, row: ast.Tuple | ast.List) -> bytes:
+    return b", ".join(source.of(item) for item in row.elts)
 
 
 def _defined(node: ast.stmt) -> str:
@@ -232,6 +326,10 @@ def _defined(node: ast.stmt) -> str:
         target = node.targets[0] if isinstance(node, ast.Assign) else node.target
         return target.id if isinstance(target, ast.Name) else ""
     return getattr(node, "name", "")
+
+
+def _leaves(node: ast.stmt) -> bool:
+    return isinstance(node, LEAVES) or (isinstance(node, ast.With) and _leaves(node.body[-1]))
 
 
 def _is_elif(node: ast.AST, body: Sequence[ast.stmt]) -> bool:
@@ -258,10 +356,10 @@ def _called(node: ast.Call) -> str:
 def _comments(text: str, facts: Any) -> str:
     """Fill the facts into comments and docstrings: all that still names facts; drop comments that are empty then."""
     filled = list[str]()
-    for line in text.strip("\n").split("\n"):
+    for line in text.split("\n"):
         new = MARK.sub(lambda found: str(getattr(facts, found[1])), line)
         if new == line or new.strip() != "#":
-            filled += wrapped(new) if new != line else [line]
+            filled += wrapped(new)
     return "\n".join(filled)
 
 

@@ -51,6 +51,7 @@ def test_a_branch_is_taken_with_its_comments() -> None:
 @pytest.mark.parametrize(
     ("line", "on", "off"),
     [
+        ("x = (a or b) and FACTS.on and c", "x = (a or b) and c", "x = False"),
         ("x = a if FACTS.on else b", "x = a", "x = b"),
         ("x = g((a if FACTS.on else b + 1), c)", "x = g(a, c)", "x = g((b + 1), c)"),
         ("x = c * (a + 1 if FACTS.on else b)", "x = c * (a + 1)", "x = c * b"),
@@ -62,9 +63,9 @@ def test_a_branch_is_taken_with_its_comments() -> None:
     ],
 )
 def test_expressions_are_folded(line: str, on: str, off: str) -> None:
-    source = f"def f(a, b, c):\n    {line}\n    return x\n"
+    source = f"def f(a, b, c):\n    {line}\n    x += 1\n    return x\n"
     for facts, expected in ((True, on), (False, off)):
-        assert text(source, on=facts) == f"def f(a, b, c):\n    {expected}\n    return x"
+        assert text(source, on=facts) == f"def f(a, b, c):\n    {expected}\n    x += 1\n    return x"
 
 
 @pytest.mark.parametrize(
@@ -85,10 +86,28 @@ def test_expressions_are_folded(line: str, on: str, off: str) -> None:
 )
 def test_statements_are_folded(source: str, on: str, off: str) -> None:
     def function(body: str) -> str:
-        return "def f(a):\n    x = 1\n" + "".join(f"    {line}\n" for line in body.splitlines())
+        return "def f(a):\n    start()\n" + "".join(f"    {line}\n" for line in body.splitlines())
 
     assert text(function(source), on=True) + "\n" == function(on)
     assert text(function(source), on=False) + "\n" == function(off)
+
+
+@pytest.mark.parametrize(
+    ("lines", "on", "off"),
+    [
+        (("y = a + 1 if FACTS.on else b", "x = g(y) * y"), "y = a + 1\n    x = g(y) * y", "x = g(b) * b"),
+        (("y = a + 1 if FACTS.on else b", "x = c * y"), "x = c * (a + 1)", "x = c * b"),
+        (("y = (a, b) if FACTS.on else (a,)", "x = g(*y)[y]"), "x = g(a, b)[a, b]", "x = g(a)[a]"),
+        (("y = (a, b) if FACTS.on else c", "x = g(c[y], c)"), "x = g(c[a, b], c)", "x = g(c[c], c)"),
+        (("x = g(a, *([b] if FACTS.on else []), c)",), "x = g(a, b, c)", "x = g(a, c)"),
+        (("y = g(a)", "x = y if FACTS.on else a"), "y = g(a)\n    x = y", "x = a"),
+        (("y = a", "x = g(y)"), "y = a\n    x = g(y)", "y = a\n    x = g(y)"),
+    ],
+)
+def test_a_choice_stands_where_it_is_used(lines: tuple[str, ...], on: str, off: str) -> None:
+    source = "def f(a, b, c):\n" + "".join(f"    {line}\n" for line in lines) + "    x += 1\n    return x\n"
+    for facts, expected in ((True, on), (False, off)):
+        assert text(source, on=facts) == f"def f(a, b, c):\n    {expected}\n    x += 1\n    return x"
 
 
 PARAMETERS = """
@@ -123,6 +142,8 @@ def test_program_modules_name_facts_that_there_are_and_each_fact_is_asked_for(fo
         for path in folder.glob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "FACTS"
-    } | {word for path in folder.glob("*.py") for word in re.findall(r"# FACTS\.(\w+)", path.read_text())}
+    } | {word for path in folder.glob("*.py") for word in re.findall(r"FACTS\.(\w+)", path.read_text())}
     facts = import_module(f"planc.backends.{folder.parent.name}.program.facts").Facts
-    assert asked == {f.name for f in fields(facts)}
+    used = {*re.findall(r"self\.(\w+)", (folder / "facts.py").read_text())}
+    assert asked <= {*dir(facts), *(f.name for f in fields(facts))}
+    assert {f.name for f in fields(facts)} <= asked | used

@@ -93,7 +93,7 @@ def seen(
                     met = slice(i * piece, (i + 1) * piece - left_out), slice(j * piece + left_out, (j + 1) * piece)
                     yield *met, first == key, max(0, before)
     elif FACTS.balanced:
-        # Each rank holds a head and a tail chunk. All attend to heads of earlier ranks; tails to all of later ones.
+        # Each rank holds a head and a tail chunk. All rows attend to heads of earlier ranks; tails to all of later ones.
         half = rows // 2
         met = slice(half, None) if source > rank else slice(None), slice(half) if source < rank else slice(None)
         yield *met, source == rank

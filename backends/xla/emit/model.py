@@ -240,7 +240,7 @@ def spec_function(plan: Plan) -> str:
 def _constrain(sharded: Sharded) -> list[str]:
     plan, named = sharded.plan, names_activations(sharded)
     where = "_resting(name)" if pipelined(plan) else "ACTIVATIONS[name]"
-    others = [resting_function(plan)] if pipelined(plan) else []
+    others = [resting_function(sharded)] if pipelined(plan) else []
     if exchanged(sharded):
         rests = f"with_sharding_constraint(x.astype(COMPUTE), {where})"
         rests = f"checkpoint_name({rests}, name)" if named else rests

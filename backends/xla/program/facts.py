@@ -1,0 +1,61 @@
+"""What a plan decides about the text of a JAX program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts of a plan. The program modules test them; the defaults are those of the modules as they stand."""
+
+    axis: str = "pp"
+    """The axis of the pipeline."""
+    chunks: int = 1
+    """Stages of a rank."""
+    forwards_first: bool = False
+    """All forwards run before the first backward."""
+    delay: int = 0
+    """Ticks that a microbatch waits between two stages of the first rank, and of the last."""
+    uneven: bool = False
+    """Stages have unequal numbers of layers: short ones are padded."""
+    recomputes_groups: bool = False
+    """Groups of layers are recomputed, not each layer."""
+    gathers_each_pass: bool = False
+    """Parameters are gathered where they are used, in each forward and backward."""
+    widens: bool = False
+    """The pipeline computes with copies of the parameters in the compute dtype, and adds up gradients in fp32."""
+    padded: bool = False
+    """Some parameters are stored with padding to equal shards."""
+    by_hand: bool = False
+    """Other axes than the pipeline's have several ranks."""
+    balanced: bool = False
+    """A rank holds a chunk from each end of a sequence, not one chunk."""
+    experts: int = 0
+    """Experts of a layer; their picks are counted beside the hidden state."""
+    hidden: str = "hidden"
+    """The activation between blocks."""
+
+    @property
+    def order(self) -> str:
+        """The order in which a rank works."""
+        return {
+            (False, False): "The last rank runs a microbatch's backward in the tick of its forward.",
+            (False, True): "A stage runs a round of microbatches before the rank's next stage.",
+            (True, False): "All forwards run before the first backward.",
+            (True, True): "A stage runs all microbatches before the rank's next stage; all backwards come after that.",
+        }[self.forwards_first, self.chunks > 1]
+
+    @property
+    def stores_loss_gradients(self) -> bool:
+        """The gradient of a microbatch's loss is stored until the backward of the last stage takes it: what the last
+        rank received meanwhile goes to another stage."""
+        return self.forwards_first or self.delay > 0
+
+    @property
+    def waits(self) -> str:
+        """Whether a gradient of the loss waits for its backward."""
+        return ", which waits" if self.forwards_first else ""
+
+
+FACTS = Facts()
