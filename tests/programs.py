@@ -7,7 +7,7 @@ from importlib.util import find_spec, module_from_spec
 from typing import Any
 
 
-def variant(package: str, name: str, tables: dict[str, object] | None = None, **facts: object) -> Any:
+def variant(package: str, name: str, tables: dict[str, object] | None = None, **facts: Any) -> Any:
     """The module `name` of `package`, executed anew with such facts, and the others as they are by default; `tables`
     are names of a program that it has otherwise."""
     own: Any = import_module(f"{package}.facts")

@@ -12,12 +12,13 @@ is used if it is a name, a constant or a tuple. What is set and never used goes.
 from __future__ import annotations
 
 import ast
+import operator
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 
 from planc.backends.common.source_writer import wrapped
 from planc.diag.quoting import python_string
@@ -34,6 +35,7 @@ ATOMS = (*PLAIN, ast.Call, ast.Subscript, ast.List, ast.Dict, ast.ListComp)
 TIGHT = (*ATOMS, ast.Compare, ast.BinOp, ast.UnaryOp)
 """Those that need none between `and` and `or`."""
 OPERATORS = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Attribute, ast.Subscript, ast.Starred)
+COMPARED = {ast.Gt: operator.gt, ast.Lt: operator.lt, ast.Eq: operator.eq, ast.NotEq: operator.ne}
 UNKNOWN = object()
 
 
@@ -45,12 +47,12 @@ def specialise(package: str, name: str, facts: Any, entries: Iterable[str], widt
 
 def specialised(source: bytes, facts: Any, entries: Iterable[str], width: int) -> list[str]:
     """Do what `specialise` does for the text of a module."""
-    module = _Module(source, _parsed(source), facts)
+    module = _Module(source, *_parsed(source), facts)
     found, new = dict[str, str](), set(entries)
     while new:
-        found |= {name: module.definition(name) for name in new}
-        used = {n.id for name in new for n in ast.walk(ast.parse(found[name])) if isinstance(n, ast.Name)}
-        new = (used & {*module.nodes}) - {*found}
+        texts = {name: module.definition(name) for name in new}
+        found |= {name: text for name, (text, _) in texts.items()}
+        new = {name for _, names in texts.values() for name in names if name in module.nodes} - {*found}
     return [_joined(found[name], width) for name in module.nodes if name in found]
 
 
@@ -60,8 +62,25 @@ def _read(package: str, name: str) -> bytes:
 
 
 @cache
-def _parsed(source: bytes) -> ast.Module:
-    return ast.parse(source)
+def _parsed(source: bytes) -> tuple[ast.Module, frozenset[int], list[ast.FunctionDef]]:
+    """Return the tree of a module, the `id` of each node that names facts or calls what has fewer parameters for some
+    facts (all else stays as it is), and these functions."""
+    tree, marked = ast.parse(source), set[int]()
+    functions = [d for d in ast.walk(tree) if isinstance(d, ast.FunctionDef) and any(map(_needs, d.args.args))]
+    conditional = {d.name for d in functions}
+
+    def mark(node: ast.AST) -> bool:
+        found = (isinstance(node, ast.Name) and node.id == "FACTS") or (
+            isinstance(node, ast.Call) and _called(node) in conditional
+        )
+        for child in ast.iter_child_nodes(node):
+            found |= mark(child)
+        if found:
+            marked.add(id(node))
+        return found
+
+    mark(tree)
+    return tree, frozenset(marked), functions
 
 
 class _Source:
@@ -106,19 +125,29 @@ class _Source:
 class _Module(_Source):
     """A program module: folds the tests on `facts`."""
 
-    def __init__(self, text: bytes, tree: ast.Module, facts: Any) -> None:
+    def __init__(
+        self,
+        text: bytes,
+        tree: ast.Module,
+        marked: frozenset[int],
+        conditional: Iterable[ast.FunctionDef],
+        facts: Any,
+    ) -> None:
         super().__init__(text)
-        self.facts, self.chosen = facts, set[str]()
-        self.absent = {d.name: self._absent(d) for d in ast.walk(tree) if isinstance(d, ast.FunctionDef)}
+        self.marked, self.facts, self.chosen = marked, facts, set[str]()
+        self.absent = {d.name: self._absent(d) for d in conditional}
         self.nodes = {name: node for node in tree.body if (name := _defined(node))}
 
-    def definition(self, name: str) -> str:
-        """Return the text of a definition of the module, with the comments above it."""
-        self.chosen = set()
-        text = self._block([self.nodes[name]])[0].strip(b"\n")
-        while (shorter := _in_place(text, self.chosen)) != text:
-            text = shorter
-        return _comments(text.decode(), self.facts)
+    def definition(self, name: str) -> tuple[str, set[str]]:
+        """Return the text of a definition of the module, with the comments above it, and the names in it."""
+        self.chosen, node = set(), self.nodes[name]
+        text, tree = self._block([node])[0].strip(b"\n"), cast(ast.AST, node)
+        if id(node) in self.marked:
+            tree = ast.parse(text)
+            changes = bool(self.chosen or any(self.absent.values()) or re.search(rb"\*[(\[]", text))
+            while changes and (shorter := _in_place(tree, text, self.chosen)) != text:
+                text, tree = shorter, ast.parse(shorter)
+        return _comments(text.decode(), self.facts), {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
 
     def _absent(self, function: ast.FunctionDef) -> set[int | str | None]:
         """Return names and positions, counted without `self`, of the parameters that the plan's function lacks."""
@@ -132,14 +161,22 @@ class _Module(_Source):
         """Return the value of an expression of facts and constants alone; UNKNOWN for others."""
         if isinstance(node, ast.Constant):
             return node.value
-        if isinstance(node, ast.BoolOp):
-            values, decides = [self._value(v) for v in node.values], isinstance(node.op, ast.Or)
-            if any(v is not UNKNOWN and bool(v) == decides for v in values):
-                return decides
-        names = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
-        if not names or any(n.id != "FACTS" for n in names):
+        if id(node) not in self.marked:
             return UNKNOWN
-        return eval(compile(ast.Expression(node), "<facts>", "eval"), {"FACTS": self.facts})
+        match node:
+            case ast.BoolOp(op=op, values=operands):
+                values, decides = [self._value(v) for v in operands], isinstance(op, ast.Or)
+                if any(v is not UNKNOWN and bool(v) == decides for v in values):
+                    return decides
+                return UNKNOWN if UNKNOWN in values else values[-1]
+            case ast.Attribute(value=ast.Name(id="FACTS"), attr=name):
+                return getattr(self.facts, name)
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return UNKNOWN if (value := self._value(operand)) is UNKNOWN else not value
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                values = [self._value(left), self._value(right)]
+                return UNKNOWN if UNKNOWN in values else COMPARED[type(op)](*values)
+        return UNKNOWN
 
     def _block(self, body: Sequence[ast.stmt]) -> tuple[bytes, bool]:
         """Return the text of statements with what stands above each, and whether what follows is never reached."""
@@ -181,6 +218,8 @@ class _Module(_Source):
 
     def _edits(self, node: ast.AST) -> Iterator[Edit]:
         """Yield the edits inside a node."""
+        if id(node) not in self.marked:
+            return
         if isinstance(node, ast.expr) and (edit := self._expression(node)) is not None:
             yield edit
             return
@@ -258,62 +297,52 @@ class _Module(_Source):
                 yield self.start(argument), self.start(node.args[1]) if len(node.args) > 1 else ends[0], b""
 
 
-def _in_place(text: bytes, chosen: set[str]) -> bytes:
+def _in_place(tree: ast.AST, text: bytes, chosen: set[str]) -> bytes:
     """Return the text of a definition after one step: names of `chosen` in place, what is set and not used left out,
     `f(*(a, b))` as `f(a, b)` and `x[(a, b)]` as `x[a, b]`."""
-    tree, source, found = ast.parse(text), _Source(text), list[Edit]()
-    for node in ast.walk(tree):
-        edits = list[Edit]()
-        if isinstance(node, ast.FunctionDef):
-            for part in _own(node):
-                if isinstance(part, ast.Assign) and isinstance(part.targets[0], ast.Name):
-                    edits = _moved(node, part, source, chosen)
-                    found += edits if _free(edits, found) else []
-            continue
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):
-            if source.of(node.slice)[:1] == b"(":
-                edits = [(source.start(node.slice), source.end(node.slice), _items(source, node.slice))]
-        else:
-            row = [*node.args, *node.keywords] if isinstance(node, ast.Call) else getattr(node, "elts", [])
-            for item in row:
-                if isinstance(item, ast.Starred) and isinstance(item.value, ast.Tuple | ast.List):
-                    spliced = [(source.start(item), source.end(item), _items(source, item.value))]
-                    edits = spliced if item.value.elts else [*source.without(row, [item])]
-        found += edits if _free(edits, found) else []
+    source, found = _Source(text), list[Edit]()
+    for edits in _steps(tree, source, chosen):
+        if all(end <= start or stop <= begin for begin, end, _ in edits for start, stop, _ in found):
+            found += edits
     return source.edited(found)
 
 
-def _free(edits: Sequence[Edit], others: Sequence[Edit]) -> bool:
-    """True if no edit lies in or over one of the others."""
-    return all(end <= start or stop <= begin for begin, end, _ in edits for start, stop, _ in others)
+def _steps(tree: ast.AST, source: _Source, chosen: set[str]) -> Iterator[list[Edit]]:
+    """Yield the edits of each change that makes a definition shorter."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            yield from _moved(node, source, chosen)
+        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):
+            if source.of(node.slice)[:1] == b"(":
+                yield [(source.start(node.slice), source.end(node.slice), _items(source, node.slice))]
+        elif isinstance(node, ast.Call | ast.Tuple | ast.List):
+            row = [*node.args, *node.keywords] if isinstance(node, ast.Call) else node.elts
+            for item in row:
+                if isinstance(item, ast.Starred) and isinstance(item.value, ast.Tuple | ast.List):
+                    spliced = [(source.start(item), source.end(item), _items(source, item.value))]
+                    yield spliced if item.value.elts else [*source.without(row, [item])]
 
 
-def _own(function: ast.FunctionDef) -> Iterator[ast.AST]:
-    """Yield what stands in a function and not in one inside it."""
-    nodes: list[ast.AST] = [*function.body]
-    while nodes:
-        node = nodes.pop(0)
-        yield node
-        if not isinstance(node, ast.FunctionDef):
-            nodes += ast.iter_child_nodes(node)
-
-
-def _moved(function: ast.FunctionDef, node: ast.Assign, source: _Source, chosen: set[str]) -> list[Edit]:
-    """Return the edits that put what an assignment sets in the places where it is used; [] if it stays."""
-    name = getattr(node.targets[0], "id", "")
-    names = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name]
-    uses = [n for n in names if isinstance(n.ctx, ast.Load)]
-    moves = not uses or (name in chosen and (len(uses) == 1 or isinstance(node.value, PLAIN)))
-    if (
-        not moves
-        or len(names) - len(uses) > 1
-        or any(isinstance(n, ast.arg) and n.arg == name for n in ast.walk(function))
-    ):
-        return []
-    parents = {child: parent for parent in ast.walk(function) for child in ast.iter_child_nodes(parent)}
-    text, tight = source.of(node.value), isinstance(node.value, ATOMS)
-    texts = [(u, text if tight or not isinstance(parents[u], OPERATORS) else b"(" + text + b")") for u in uses]
-    return [(source.start(node), source.end(node), b""), *((source.start(u), source.end(u), new) for u, new in texts)]
+def _moved(function: ast.FunctionDef, source: _Source, chosen: set[str]) -> Iterator[list[Edit]]:
+    """Yield the edits that put what an assignment of a function sets in the places where it is used."""
+    names, parents, taken = dict[str, list[ast.Name]](), dict[ast.AST, ast.AST](), set[str]()
+    for parent in ast.walk(function):
+        parents |= dict.fromkeys(ast.iter_child_nodes(parent), parent)
+        if isinstance(parent, ast.Name):
+            names.setdefault(parent.id, []).append(parent)
+        elif isinstance(parent, ast.arg):
+            taken.add(parent.arg)
+    for name, places in names.items():
+        stored = [n for n in places if isinstance(n.ctx, ast.Store)]
+        node = parents[stored[0]] if len(stored) == 1 and name not in taken else None
+        if not isinstance(node, ast.Assign):
+            continue
+        uses = [n for n in places if n is not stored[0]]
+        if uses and (name not in chosen or not (len(uses) == 1 or isinstance(node.value, PLAIN))):
+            continue
+        value, tight = source.of(node.value), isinstance(node.value, ATOMS)
+        texts = [(u, value if tight or not isinstance(parents[u], OPERATORS) else b"(" + value + b")") for u in uses]
+        yield [(source.start(node), source.end(node), b""), *((source.start(u), source.end(u), v) for u, v in texts)]
 
 
 def _items(source: _Source, row: ast.Tuple | ast.List) -> bytes:

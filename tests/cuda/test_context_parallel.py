@@ -18,7 +18,7 @@ RANKS, TOKENS, HEADS = 3, 24, 2
 Tensors = tuple[torch.Tensor, ...]
 
 
-def module(**facts: object) -> Any:
+def module(**facts: Any) -> Any:
     return variant("planc.backends.cuda.program", "context_parallel", **facts)
 
 

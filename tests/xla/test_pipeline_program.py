@@ -26,7 +26,7 @@ def module(
     rounds: int = 1,
     forwards_first: bool = False,
     lengths: Any = None,
-    **facts: object,
+    **facts: Any,
 ) -> Any:
     """The module for these stages, with the tables of its ticks."""
     ticks = Lockstep(RANKS, chunks, MICROBATCHES, rounds, forwards_first)

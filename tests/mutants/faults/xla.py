@@ -98,7 +98,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="programs: a function is called without one of its arguments",
-        file="backends/xla/emit/pipeline.py",
+        file="backends/xla/program/pipeline.py",
         text="rank = _Rank(block, after, where, stack, ends, targets)",
         planted="rank = _Rank(block, after, where, stack, ends)",
         test="tests/random_plans/test_random_plans.py::test_plans_break_no_promise",
@@ -364,7 +364,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="xla: gradients that leave the pipeline are those of another rank",
-        file="backends/xla/emit/pipeline.py",
+        file="backends/xla/program/pipeline.py",
         text="jnp.where(leaves, _share(dx, 0), now[",
         planted="jnp.where(leaves, _share(dx, self.last), now[",
         test="tests/xla/test_parity.py::test_trains_as_one_device[one_f_one_b]",
@@ -420,9 +420,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="xla: a pipeline of chunks keeps a chunk's weights in each iteration",
-        file="backends/xla/emit/pipeline.py",
-        text="pull.args_res[1] = None  # the weights\n        return <y>, <gives>",
-        planted="return <y>, <gives>",
+        file="backends/xla/program/pipeline.py",
+        text="pull.args_res[1] = None  # the weights\n                passed",
+        planted="passed",
         test="tests/xla/test_held.py::test_more_microbatches_hold_no_more_weights",
     ),
     Fault(
@@ -587,10 +587,17 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/xla/test_rules.py::test_drawn_plans_move_what_was_compiled[random_156]",
     ),
     Fault(
+        name="xla: the gradient of a loss takes the place of what the last rank received for another stage",
+        file="backends/xla/program/facts.py",
+        text="return self.forwards_first or self.delay > 0",
+        planted="return self.forwards_first",
+        test="tests/xla/test_pipeline_program.py::test_a_pipeline_computes_what_its_stages_do[interleaved_1f1b_uneven]",
+    ),
+    Fault(
         name="xla: a padded head is cut before it enters the pipeline",
-        file="backends/xla/emit/pipeline.py",
-        text="**(PADDED_ENDS if padded(sharded) else EVEN_ENDS),",
-        planted="**EVEN_ENDS,",
+        file="backends/xla/program/pipeline.py",
+        text="whole = _unpadded(filled) if FACTS.padded else filled",
+        planted="whole = filled",
         test="tests/xla/test_layouts.py::test_a_padded_head_stays_divided_on_its_way_into_a_pipeline",
     ),
     Fault(
