@@ -15,7 +15,7 @@ def variant(package: str, name: str, tables: dict[str, object] | None = None, **
     assert spec and spec.loader
     module, usual = module_from_spec(spec), own.FACTS
     try:
-        own.FACTS = own.Facts(**facts)
+        own.FACTS = type(usual)(**facts)
         spec.loader.exec_module(module)
     finally:
         own.FACTS = usual

@@ -94,7 +94,7 @@ def _unwrapped(piece: str) -> str:
 
 
 def wrapped(line: str) -> list[str]:
-    """Wrap a comment that is too long; return other lines unchanged."""
+    """Wrap `line` if it is a comment that is too long; return other lines unchanged."""
     indent, mark, text = line.partition("# ")
     if len(line) <= WIDTH or not mark or indent.strip():
         return [line]

@@ -46,7 +46,7 @@ def specialise(package: str, name: str, facts: Any, entries: Iterable[str], widt
 
 
 def specialised(source: bytes, facts: Any, entries: Iterable[str], width: int) -> list[str]:
-    """Do what `specialise` does for the text of a module."""
+    """Do what `specialise` does for `source`, the text of a module."""
     module = _Module(source, *_parsed(source), facts)
     found, new = dict[str, str](), set(entries)
     while new:
@@ -311,7 +311,7 @@ def _steps(tree: ast.AST, source: _Source, chosen: set[str]) -> Iterator[list[Ed
     """Yield the edits of each change that makes a definition shorter."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
-            yield from _moved(node, source, chosen)
+            yield from _inlined(node, source, chosen)
         elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):
             if source.of(node.slice)[:1] == b"(":
                 yield [(source.start(node.slice), source.end(node.slice), _items(source, node.slice))]
@@ -323,7 +323,7 @@ def _steps(tree: ast.AST, source: _Source, chosen: set[str]) -> Iterator[list[Ed
                     yield spliced if item.value.elts else [*source.without(row, [item])]
 
 
-def _moved(function: ast.FunctionDef, source: _Source, chosen: set[str]) -> Iterator[list[Edit]]:
+def _inlined(function: ast.FunctionDef, source: _Source, chosen: set[str]) -> Iterator[list[Edit]]:
     """Yield the edits that put what an assignment of a function sets in the places where it is used."""
     names, parents, taken = dict[str, list[ast.Name]](), dict[ast.AST, ast.AST](), set[str]()
     for parent in ast.walk(function):

@@ -23,7 +23,7 @@ def module(**facts: Any) -> Any:
 
 
 def on_all_ranks(run: Callable[[int, Any], Any], program: Any = None) -> list[Any]:
-    """What each rank returns, a thread each; parts that `program` sends on go from thread to thread."""
+    """The results of all ranks, a thread each; parts that `program` sends on go from thread to thread."""
     queues = [SimpleQueue[list[torch.Tensor]]() for _ in range(RANKS)]
 
     def send_on(mesh: Any, parts: list[torch.Tensor]) -> tuple[list[Any], list[torch.Tensor]]:
@@ -67,9 +67,9 @@ def test_a_ring_is_attention_over_whole_sequences(balanced: bool, window: int, w
         own, saved = rows(rank, balanced=balanced), SimpleNamespace()
         ctx = SimpleNamespace(save_for_backward=lambda *tensors: saved.__setattr__("tensors", tensors))
         local = [x.detach()[:, :, own] for x in whole]
-        found = program.Ring.forward(ctx, *local, mesh)
+        found = program.RingAttention.forward(ctx, *local, mesh)
         ctx.saved_tensors = saved.tensors
-        return found, *program.Ring.backward(ctx, grad[:, :, own])[:3]
+        return found, *program.RingAttention.backward(ctx, grad[:, :, own])[:3]
 
     order = torch.cat([rows(rank, balanced=balanced) for rank in range(RANKS)]).argsort()
     found = [torch.cat(parts, 2)[:, :, order] for parts in zip(*on_all_ranks(run, program), strict=True)]
@@ -89,7 +89,7 @@ def test_gradients_of_keys_go_round_in_the_dtype_that_they_are_summed_in(reduce:
     x = torch.ones(1, 1, 2, 8)
     mesh = SimpleNamespace(size=lambda: 1, get_local_rank=lambda: 0)
     ctx = SimpleNamespace(saved_tensors=(x, x, x, x, torch.ones(1, 1, 2)), mesh=mesh)
-    program.Ring.backward(ctx, x)
+    program.RingAttention.backward(ctx, x)
     assert sent == [dtype, dtype]
 
 
@@ -99,10 +99,10 @@ def test_a_replay_takes_the_outputs_that_its_forward_made() -> None:
     x, mesh = torch.randn(1, 1, 2, 8), SimpleNamespace(size=lambda: 1, get_local_rank=lambda: 0)
     ctx = SimpleNamespace(save_for_backward=lambda *tensors: None)
     with forward:
-        first = program.Ring.forward(ctx, x, x, x, mesh)
+        first = program.RingAttention.forward(ctx, x, x, x, mesh)
     program.round_the_ring = None
     with replay:
-        assert torch.equal(program.Ring.forward(ctx, x, x, x, mesh), first)
+        assert torch.equal(program.RingAttention.forward(ctx, x, x, x, mesh), first)
     assert program.Rings.now is None
 
 

@@ -21,6 +21,7 @@ JOBS = {
     "analysis": ("attention", "expert_mesh", "peak_memory"),
     "audit": ("predict", "run"),
     "emit": ("context_parallel", "experts", "loss", "pipeline", "program", "step"),
+    "program": ("facts",),
     "models": ("balance", "deepseek", "llama", "mistral", "mixtral", "moe", "qwen2", "qwen3", "qwen3_moe"),
     "refusals": ("experts", "loss", "plan"),
     "rules": ("rule",),

@@ -143,7 +143,7 @@ def test_program_modules_name_facts_that_there_are_and_each_fact_is_asked_for(fo
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "FACTS"
     } | {word for path in folder.glob("*.py") for word in re.findall(r"FACTS\.(\w+)", path.read_text())}
-    facts = import_module(f"planc.backends.{folder.parent.name}.program.facts").Facts
+    facts = import_module(f"planc.backends.{folder.parent.name}.program.facts").FACTS
     used = {*re.findall(r"self\.(\w+)", (folder / "facts.py").read_text())}
     assert asked <= {*dir(facts), *(f.name for f in fields(facts))}
     assert {f.name for f in fields(facts)} <= asked | used

@@ -171,7 +171,7 @@ def test_tokens_and_their_rows_are_cut_alike(balanced: bool) -> None:
 
 @pytest.mark.parametrize("experts", [0, EXPERTS])
 def test_a_loss_is_cut_at_its_layers(experts: int) -> None:
-    """What comes before the layers and after them, each by itself, is the loss with layers that are given y."""
+    """The parts before the layers and after them, each by itself, make up the loss."""
     tables = {"ENDS": {"hidden": P()}, "with_sharding_constraint": lambda x, spec: x, "MESH": {"pp": 1}}
     program = variant("planc.backends.xla.program", "pipeline", tables | {"MICROBATCH": 1}, experts=experts)
 

@@ -15,7 +15,7 @@ from planc.backends.cuda.analysis.context import balanced, exchanges, is_divided
 from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.emit import ranks
-from planc.backends.cuda.program.facts import Facts
+from planc.backends.cuda.program.facts import TorchFacts
 from planc.backends.cuda.versions import gather_with_gradient
 from planc.diag.quoting import python_comment, python_string
 from planc.ir.sharding import OpSharding, RedistributionStep
@@ -43,11 +43,11 @@ def _entries(roles: AxisRoles, divided: Sequence[OpSharding]) -> list[str]:
     return [*entries, *(("sequence_to_heads", "heads_to_sequence") if any(exchanges(roles)) else ())]
 
 
-def facts_of(roles: AxisRoles) -> Facts:
+def facts_of(roles: AxisRoles) -> TorchFacts:
     """Returns what the plan of `roles` decides about the functions in the program modules."""
     plan, attentions = roles.plan, roles.sharded.attentions
     kernel = plan.attention.kernel if plan.attention else None
-    return Facts(
+    return TorchFacts(
         balanced=balanced(roles),
         window=max((o.op.window for o in attentions if o.ring), default=0),
         pads_values=any(value_padding(roles.sharded.model, o.op) for o in attentions if is_divided(roles, o)),

@@ -192,7 +192,7 @@ def attend_part_backward(
     return [dq, *(x.unflatten(1, (heads, -1)).sum(2) for x in (dk, dv[..., :width] if FACTS.pads_values else dv))]
 
 
-class Ring(torch.autograd.Function):
+class RingAttention(torch.autograd.Function):
     """Causal attention whose keys and values go round the ring of ranks; [B, heads, S / n, head_dim].
 
     The partial outputs are merged by their log-sum-exp (Liu et al. 2023, Ring Attention).
@@ -260,4 +260,4 @@ def heads_to_sequence(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
 
 def attend_ring(mesh: DeviceMesh, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """Attention of the local rows over all keys. Tensors are [B, S / n, heads, head_dim]."""
-    return Ring.apply(*(x.transpose(1, 2) for x in (q, k, v)), mesh).transpose(1, 2)
+    return RingAttention.apply(*(x.transpose(1, 2) for x in (q, k, v)), mesh).transpose(1, 2)

@@ -1,4 +1,4 @@
-"""What a plan decides about the text of a torch program."""
+"""The facts of a plan that decide the text of its torch program."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Facts:
+class TorchFacts:
     """Facts of a plan. The program modules test them; the defaults are those of the modules as they stand."""
 
     balanced: bool = True
@@ -25,4 +25,4 @@ class Facts:
     """The sentence that chooses the attention kernel."""
 
 
-FACTS = Facts()
+FACTS = TorchFacts()

@@ -27,7 +27,7 @@ from planc.backends.xla.analysis.saved_by_blocks import every
 from planc.backends.xla.analysis.state_dtypes import narrow_state
 from planc.backends.xla.emit.context_parallel import rows_spec
 from planc.backends.xla.emit.specs import entry, spec_text
-from planc.backends.xla.program.facts import Facts
+from planc.backends.xla.program.facts import JaxFacts
 from planc.diag.quoting import python_string
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
@@ -160,11 +160,11 @@ def _functions(sharded: Sharded, *entries: str) -> list[str]:
     return specialise("planc.backends.xla.program", "pipeline", facts_of(sharded), entries, WIDTH)
 
 
-def facts_of(sharded: Sharded) -> Facts:
+def facts_of(sharded: Sharded) -> JaxFacts:
     """Return what the plan of `sharded` decides about the functions of its pipeline."""
     plan, ticks = sharded.plan, lockstep(sharded.plan)
     assert plan.split is not None
-    return Facts(
+    return JaxFacts(
         axis=plan.split.axis,
         chunks=chunks(plan),
         forwards_first=ticks.forwards_first,

@@ -1,4 +1,4 @@
-"""What a plan decides about the text of a JAX program."""
+"""The facts of a plan that decide the text of its JAX program."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Facts:
+class JaxFacts:
     """Facts of a plan. The program modules test them; the defaults are those of the modules as they stand."""
 
     axis: str = "pp"
@@ -54,8 +54,8 @@ class Facts:
 
     @property
     def waits(self) -> str:
-        """Whether a gradient of the loss waits for its backward."""
+        """The words about a gradient of the loss that waits for its backward; "" without."""
         return ", which waits" if self.forwards_first else ""
 
 
-FACTS = Facts()
+FACTS = JaxFacts()

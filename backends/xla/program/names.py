@@ -1,4 +1,4 @@
-"""What the other modules take from the rest of a program: its tables, here those of a small plan, and its functions."""
+"""Names that the other modules take from the rest of a program: tables, here of a small plan, and functions."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def run(
     """
     deadline = time.monotonic() + timeout_s if timeout_s else float("inf")
     stop, term_requested = threading.Event(), threading.Event()
-    ranks: list[_Rank] = []
+    ranks: list[_RankProcess] = []
 
     def ask() -> None:
         term_requested.set()
@@ -92,7 +92,7 @@ def run(
         try:
             common = {**(env or {}), ATTEMPT: uuid4().hex, "MASTER_PORT": str(free_port())}
             for rank in range(processes):
-                ranks.append(_Rank(rank, argv, _environment(rank, processes, common), on_line))
+                ranks.append(_RankProcess(rank, argv, _environment(rank, processes, common), on_line))
             ending = _wait_for_ranks(ranks, deadline, stop, term_requested, stuck)
         finally:
             _end_ranks(ranks)
@@ -151,7 +151,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 
 
-class _Rank:
+class _RankProcess:
     """One process, its process group, and the thread that reads its output."""
 
     def __init__(self, rank: int, argv: Sequence[str], env: dict[str, str], on_line: OnLine | None) -> None:
@@ -201,7 +201,7 @@ class _LaunchEnd(NamedTuple):
 
 
 def _wait_for_ranks(
-    ranks: list[_Rank],
+    ranks: list[_RankProcess],
     deadline: float,
     stop: threading.Event,
     term_requested: threading.Event,
@@ -232,7 +232,7 @@ def _exit_status(code: int) -> int:
     return code if code > 0 else 128 - code
 
 
-def _end_ranks(ranks: list[_Rank]) -> None:
+def _end_ranks(ranks: list[_RankProcess]) -> None:
     """Terminate every process group: SIGTERM, a grace period, SIGKILL. Process groups that have ended are skipped."""
     running = [r for r in ranks if r.process.poll() is None]
     for rank in running:

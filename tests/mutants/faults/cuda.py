@@ -564,7 +564,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="cuda: gathered tails of sequences are in the order of ranks",
-        file="backends/cuda/emit/context_parallel.py",
+        file="backends/cuda/program/context_parallel.py",
         text="torch.cat((heads, tails.flip(0)))",
         planted="torch.cat((heads, tails))",
         test="tests/cuda/test_parity.py::test_trains_as_one_process[cp_stored]",
