@@ -16,7 +16,7 @@ from planc.lowering import RUNTIMES, load_backend
 from tests.house.test_floors import ROOT
 
 BACKENDS = ROOT / "backends"
-ROOMS = ("analysis", "audit", "emit", "models", "refusals", "rules", "runtime", "versions")
+ROOMS = ("analysis", "audit", "emit", "models", "program", "refusals", "rules", "runtime", "versions")
 JOBS = {
     "analysis": ("attention", "expert_mesh", "peak_memory"),
     "audit": ("predict", "run"),
