@@ -61,11 +61,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "gathers_each_pass": True,
         "widens": True,
     },
-    "1f1b_uneven_experts": {"lengths": (2, 1), "experts": EXPERTS},
 }
-"""Each fact on either side, with one stage of a rank and with several."""
+"""Each fact on either side."""
 SELDOM: dict[str, dict[str, Any]] = {
     "gpipe": {"forwards_first": True},
+    "1f1b_uneven_experts": {"lengths": (2, 1), "experts": EXPERTS},
     "gathered_each_pass": {"gathers_each_pass": True},
     "experts": {"experts": EXPERTS},
     "groups": {"recomputes_groups": True},
