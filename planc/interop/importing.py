@@ -76,9 +76,8 @@ def import_files(files: Sequence[Path], options: Options, system: str = "") -> I
     if chosen is None:
         known = ", ".join(systems())
         message = f"{printable(files[0].name)} is of no system whose files planc knows by their look"
-        return Imported(
-            (Diagnostic("E1302", message, documents[0].whole(), help=f"say it with --from: {known}"),), sources
-        )
+        wrong = Diagnostic("E1302", message, documents[0].whole(), help=f"say it with --from: {known}")
+        return Imported(in_order([*findings, wrong]), sources)
     documents = [
         replace(d, fields={n: g for n, g in d.fields.items() if chosen.known(n)}) if _is_only_model(d) else d
         for d in documents
@@ -194,17 +193,19 @@ def _documents(
 
         try:
             given = {**_of_slurm(options), **(options.given or {})}
+            found: list[Document] = []
             if options.allow_code:
                 from planc.interop.formats.started import started
 
                 ran = started(scripts[0], scripts[1:], given, int(given.get("SLURM_GPUS_ON_NODE", "8")))
-                sources[ran.source.file] = ran.source
-                read = read_scripts([ran.source], {}, kinds)
-                documents = [*(replace(d, taken=frozenset(given)) for d in read), *documents]
-                message = f"read from what the script starts, as bash ran it{'; ' * bool(ran.ended)}{ran.ended}"
-                findings.append(Diagnostic("N1316", message, documents[0].whole()))
-            else:
-                documents = [*read_scripts(scripts, given, kinds, unset=options.approximate), *documents]
+                found = [replace(d, taken=frozenset(given)) for d in read_scripts([ran.source], {}, kinds)]
+                how = "read from what the script starts, as bash ran it" if any(d.fields for d in found) else ""
+                said = f"{how or 'bash started no training: read as text'}{'; ' * bool(ran.ended)}{ran.ended}"
+                findings.append(Diagnostic("N1316", said, Span(ran.source.file, 1, 1, 1, 1)))
+                sources |= {ran.source.file: ran.source} if how else {}
+            if not any(d.fields for d in found):
+                found = read_scripts(scripts, given, kinds, unset=options.approximate)
+            documents = [*found, *documents]
         except UnreadableError as error:
             name = printable(Path(error.span.file).name)
             findings.append(Diagnostic("E1301", f"{name}: {error}", error.span))

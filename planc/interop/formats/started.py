@@ -23,12 +23,15 @@ _STAND_INS = (
     " git wget curl ssh scp sudo nvidia-smi rocm-smi scontrol"
 )
 """Programs that a machine may have; of those that it has not, bash tells (`command_not_found_handle`)."""
-_WORK = "mkdir rm cp mv ln touch chmod"
+_JOB = {"TERM": "dumb", **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), "1"), "SLURM_JOB_NODELIST": "localhost"}
+"""Variables of a job that has started."""
+_WORK = "mkdir rm cp mv ln touch chmod dirname basename readlink realpath cat ls clear"
 _RECORD = """printf '%d\\0' "$#" >> "$PLANC_ANSWER"; printf '%s\\0' "$name" "$@" >> "$PLANC_ANSWER" """
 _STAND_IN = f"""#!/bin/sh
 name=${{0##*/}}
 case "$name $*" in
 *device_count*) echo "$PLANC_RANKS" ;;
+scontrol*hostnames*) echo localhost ;;
 nvidia-smi*|rocm-smi*) i=0; while [ $i -lt "$PLANC_RANKS" ]; do echo GPU $i; i=$((i + 1)); done ;;
 esac
 {_RECORD}
@@ -89,7 +92,7 @@ def started(script: Source, beside: Sequence[Source], given: Mapping[str, str], 
     packed = "".join(f"{path}\0{text}\0" for path, text in files.items() if "\0" not in text)
     last = max((int(n) for n in given if n.isdecimal() and len(n) < 4), default=0)
     arguments = [given.get(str(n), "") for n in range(1, last + 1)]
-    env = {n: v for n, v in given.items() if n.isidentifier() and "\0" not in v} | {"PLANC_RANKS": str(ranks)}
+    env = _JOB | {n: v for n, v in given.items() if n.isidentifier() and "\0" not in v} | {"PLANC_RANKS": str(ranks)}
     ended = run_allowed(["bash", "-c", _FIRST, "bash", name, *arguments], given=packed.encode(), env=env, limits=LIMITS)
     lines = [shlex.join(words).replace("\n", " ") for words in _commands(ended.answer)]
     said = [ended.why] if ended.why else [f"it ended with status {ended.status}"] if ended.status else []
