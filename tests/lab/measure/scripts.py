@@ -1,6 +1,8 @@
 """Measures how many real launch scripts planc imports.
 
-    python -m tests.lab.measure.scripts FOLDER [--json FILE] [--only WORD]
+    python -m tests.lab.measure.scripts FOLDER [--allow-code] [--json FILE] [--only WORD] [--facts]
+
+`--facts` writes what was seen of each script (not its text) into `scripts.json` beside this file, and the page of it.
 
 FOLDER has a folder `OWNER+NAME` for each public repository, a checkout with its commit in `.commit`. A script counts if
 it names a program that trains and a flag for a size or a degree; each text counts once. It is imported as by a person
@@ -76,7 +78,9 @@ def kind(body: str) -> str:
 def arguments(body: str) -> dict[str, str]:
     """Returns the arguments that a script takes in order, `MODEL_SIZE=$2`."""
     found = re.findall(r"(?m)^\s*(?:export\s+)?(\w+)=\"?\$\{?(\d+)\}?\"?\s*(?:#.*)?$", body)
-    return {number: ARGUMENTS.get(name, "") for name, number in found if ARGUMENTS.get(name)}
+    sizes = re.search(r"MODEL_SIZE\}?\"? *=+ *\"?([\w.-]+)", re.sub(r"MODEL_SIZE=\$\S+", "", body))
+    known = {**ARGUMENTS, "MODEL_SIZE": sizes[1] if sizes else ARGUMENTS["MODEL_SIZE"]}  # the first that it knows
+    return {number: known.get(name, "") for name, number in found if known.get(name)}
 
 
 def outcome(path: Path, body: str, root: Path, allow_code: bool = False) -> tuple[Imported, str, list[str]]:
@@ -161,15 +165,19 @@ def plan(found: Imported) -> list[str]:
     return [" ".join(line.partition("#")[0].split()) for line in found.text.split("\n")]
 
 
-def measured(folder: Path, only: str = "", allow_code: bool = False) -> Iterator[dict[str, Any]]:
-    for path, body in texts(folder):
+def measured(
+    folder: Path, only: str = "", allow_code: bool = False, part: tuple[int, int] = (0, 1)
+) -> Iterator[dict[str, Any]]:
+    for number, (path, body) in enumerate(texts(folder)):
         relative = path.relative_to(folder)
-        if only not in str(relative):
+        if only not in str(relative) or number % part[1] != part[0]:
             continue
         root = folder / relative.parts[0]
         found, how, answers = outcome(path, body, root)
         ran, how_run, _ = outcome(path, body, root, allow_code=True) if allow_code else (found, "", [])
-        both = {how, how_run} <= {"exact", "approximate"}
+        if any("read as text" in d.message for d in ran.diagnostics if d.code == "N1316"):
+            how_run = "nothing started"
+        both = {how, how_run} <= {*READ}
         yield {
             "repository": relative.parts[0].replace("+", "/", 1),
             "path": str(Path(*relative.parts[1:])),
@@ -185,16 +193,83 @@ def measured(folder: Path, only: str = "", allow_code: bool = False) -> Iterator
         }
 
 
+FACTS = Path(__file__).with_name("scripts.json")
+PAGE = Path(__file__).parents[3] / "docs" / "measured" / "scripts.md"
+READ = ("exact", "approximate")
+
+
+def facts(rows: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
+    """Returns, by repository, its commit and of each script: its kind, the outcome of the import of its text and, if
+    bash ran it, that outcome, and whether the two plans are equal."""
+    found: dict[str, Any] = {}
+    for row in rows:
+        name = row["repository"]
+        commit = (folder / name.replace("/", "+", 1) / ".commit").read_text().strip()
+        of = found.setdefault(name, {"commit": commit, "scripts": {}})
+        of["scripts"][row["path"]] = [row["kind"], row["outcome"], row["run"], row["agree"]]
+    return dict(sorted(found.items()))
+
+
+def page(found: dict[str, Any]) -> str:
+    """Returns the page of the measured scripts."""
+    rows = [row for of in found.values() for row in of["scripts"].values()]
+    kinds = dict.fromkeys(name for name, _ in KINDS) | {"another program": None}
+    by_kind = [_row(name, [row for row in rows if row[0] == name]) for name in kinds]
+    counted = ("Megatron-LM", "MaxText", "ms-swift")
+    by_repository = []
+    for name, of in found.items():
+        if mine := [row for row in of["scripts"].values() if row[0] in counted]:
+            by_repository.append(_row(f"{name} `{of['commit'][:10]}`", mine))
+    heads = "scripts | read as text: exact | approximate | run by bash: exact | approximate"
+    heads += " | either | both, equal | both, not equal |"
+    rule = "|---" + "|--:" * 8 + "|"
+    return f"""# Real launch scripts
+
+Public scripts that start a training, each text once, as their repositories had them at the commits below. Each is
+imported with the machines that it starts (`h100_node`), a vocabulary where it has none, the files that it reads, and
+values of the arguments that it takes in order. `tests/lab/measure/scripts.json` has the outcome of every script by its
+path, and the codes of those that are refused; `python -m tests.lab.measure.scripts FOLDER --allow-code` measures again.
+"Another model" trains no decoder of text alone, "another program" has its own words, and a step of reinforcement
+learning is not costed.
+
+| kind | {heads}
+{rule}
+{chr(10).join(by_kind)}
+
+Of {", ".join(counted[:-1])} and {counted[-1]}:
+
+| repository | {heads}
+{rule}
+{chr(10).join(by_repository)}
+"""
+
+
+def _row(name: str, rows: list[list[Any]]) -> str:
+    text, run = (Counter(row[i] for row in rows) for i in (1, 2))
+    either = sum(bool({row[1], row[2]} & {*READ}) for row in rows)
+    agree = Counter(row[3] for row in rows)
+    numbers = [len(rows), *(text[how] for how in READ), *(run[how] for how in READ), either, agree[True], agree[False]]
+    return f"| {name} | {' | '.join(map(str, numbers))} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--allow-code", action="store_true")
+    parser.add_argument("--facts", action="store_true")
+    parser.add_argument(
+        "--part", type=int, nargs=2, default=(0, 1), metavar=("I", "N"), help="every Nth script, from I"
+    )
     options = parser.parse_args()
-    rows = list(measured(options.folder, options.only, options.allow_code))
+    rows = list(measured(options.folder, options.only, options.allow_code, options.part))
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
+    if options.facts:
+        found_facts = facts(rows, options.folder)
+        FACTS.write_text(json.dumps(found_facts, indent=0) + "\n")
+        PAGE.write_text(page(found_facts))
     by_kind: dict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:
         by_kind[row["kind"]][row["outcome"]] += 1
