@@ -114,8 +114,12 @@ def test_no_order_is_better(case: str, tmp_path: Path) -> None:
 def test_a_search_over_the_orders_finds_the_same(case: str, tmp_path: Path) -> None:
     every = by_brute_force(tmp_path, case)
     searched = search(plan_file(tmp_path, case, CASES[case][1].replace(" >", ",")), top=3, memory_gib=1e6)
-    assert [c.time_s for c in searched] == pytest.approx(sorted(every.values())[:3], rel=1e-9)
-    assert all(every[c.label] == pytest.approx(c.time_s, rel=1e-9) for c in searched)
+    shown = {one.label: one.time_s for c in searched for one in (c, *c.same)}  # a row has orders that print the same
+    assert len(searched) == 3 or shown.keys() == every.keys()
+    assert shown == pytest.approx({label: every[label] for label in shown}, rel=1e-9)
+    assert searched[0].time_s == pytest.approx(min(every.values()), rel=1e-9)
+    faster = {label for label, step_s in every.items() if step_s < searched[-1].time_s * (1 - 1e-9)}
+    assert faster <= shown.keys()
 
 
 def test_an_order_with_slower_collectives_may_be_faster_where_links_are_free(tmp_path: Path) -> None:
