@@ -192,6 +192,23 @@ WORDS: tuple[tuple[str, _Answer], ...] = (
         rf"(?:moe_capacity_factor|capacity_factor|moe_expert_capacity_factor){_IS}([\d.]+)$",
         "`route experts as capacity(factor = \\1)`",
     ),
+    (
+        rf"(?:async_tensor_parallel|enable_async_tensor_parallel|tp_comm_overlap){_IS}{_ON}$",
+        "`overlap tp as async_matmul`",
+    ),
+    (
+        rf"(?:pack(?:ed|ing)?(?:{_IS}\w+)?|sample_packing.*|sequence_packing.*|document_mask\w*.*|segment_ids.*|varlen.*|cu_seqlens.*)$",
+        "no sentence: planc's programs attend over whole sequences, so packed documents would see each other; the time "
+        "of a plan is at least that of its sequences packed, where attention sees less",
+    ),
+    (
+        r"(?:fuse(?:d)?_?(?:qkv|gate_up|wqkv).*|fuse\s+(?:qkv|gate_up).*|packed_qkv.*)$",
+        "no sentence: queries, keys and values are three products, as checkpoints store them",
+    ),
+    (
+        rf"(?:memory_budget|activation_memory_budget){_IS}[\d.]+$",
+        "`recompute ?`, and `expect memory <= N GiB`: `planc search` finds what to run again for a budget",
+    ),
 )
 _COMPILED = tuple((re.compile(pattern, re.IGNORECASE), answer) for pattern, answer in WORDS)
 UNITS = (
