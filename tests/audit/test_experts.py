@@ -9,6 +9,7 @@ import pytest
 from planc.backends.cuda.audit import run as auditing
 from planc.ir.audit import AuditOptions, differences
 from planc.ir.plan import Optimizer
+from tests.audit.cases import BLOCKS, EXPERTS, Case, built
 from tests.cuda.moe_cases import moe_case
 
 
@@ -23,3 +24,23 @@ def test_a_layout_with_experts_moves_what_was_predicted(name: str) -> None:
     assert differences(found.rows) == [] and found.unparsed == ()
     moved = {row.op for row in found.rows if row.observed.count}
     assert ("all_to_all" in moved) == (name != "moe_fsdp")
+
+
+WIDE: dict[str, tuple[str, str, int]] = {
+    "ep_64": ("mixtral_8x7b(layers = 4)", "fsdp 8 > ep 8", 8192),
+    "two_experts_64": ("mixtral_8x7b(layers = 4)", "fsdp 16 > ep 4", 8192),
+    "few_tokens_64": ("mixtral_8x7b(layers = 4)", "fsdp 16 > ep 4", 512),
+    "qwen3_64": ("qwen3_30b_a3b(layers = 6)", "fsdp 8 > ep 8", 4096),
+}
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.long if n == "ep_64" else pytest.mark.slow) for n in WIDE]
+)
+def test_dropless_experts_hold_and_multiply_what_was_predicted(name: str) -> None:
+    """In bf16, where one kernel multiplies all experts; experts are an FSDP group of their own."""
+    model, mesh, tokens = WIDE[name]
+    found = auditing.audit(built(name, Case(model, mesh, (*EXPERTS, BLOCKS), tokens=tokens)), AuditOptions())
+    assert all(abs(m.relative) <= 0.04 for m in found.memory)
+    assert all(m.predicted_flops == m.observed_flops for m in found.matmuls)

@@ -386,7 +386,8 @@ class PipelineRank:
             return []
         (kind,) = kinds
         shares = sum(self._share(p) for p, _ in self.trained if kind in p.param.sections) * self.stored
-        made = self._inside_block(kind) + self._group(kind, trained=True) * self.reduced
+        reduced = self._group(kind, trained=True) - self._experts_apart
+        made = self._inside_block(kind) + reduced * self.reduced
         buffers = self._brought_back(kind) + self._head_gradient() + made
         found = []
         for left in range(ahead + 1):
@@ -397,7 +398,7 @@ class PipelineRank:
                     moment,
                     grads=moment.grads + through * shares,
                     activations=moment.activations - through * self.saved.of_section(kind),
-                    buffers=buffers + (1 + left) * self._gathered(kind) + ends,
+                    buffers=buffers + self._gathered(kind) + left * self._prefetched(self._gathered(kind)) + ends,
                 )
             )
         return found
@@ -612,6 +613,19 @@ class PipelineRank:
             return 0.0
         return self._group(section) * self.computed
 
+    def _prefetched(self, group: float) -> float:
+        """Returns the bytes of a gathered block's `group` that the backward of a block prefetches: without its experts,
+        if these are an FSDP group of their own, which comes before that of their block in the backward."""
+        explicit = self.plan.gather is not None and self.plan.gather.prefetch
+        return max(0.0, group - (0.0 if explicit else self._experts_apart * self.computed))
+
+    @cached_property
+    def _experts_apart(self) -> float:
+        """Returns the number of elements of a block's experts that are trained and an FSDP group of their own; else 0.
+        Frozen ones are not told apart: less of them was seen to be freed."""
+        apart = self.roles.experts.params if self.roles.experts.apart else ()
+        return sum(self._unsharded_elements(p) for p in apart if not p.param.frozen)
+
     def _grads(self, *, begun: bool = True) -> float:
         """Returns the bytes of gradients in a microbatch's backward; with `begun`, the head's backward has run."""
         earlier = self.plan.microbatches > 1
@@ -759,8 +773,13 @@ class PipelineRank:
         if layers == 1:
             pairs = [(one, later) for one in kinds for later in kinds if one != later or self.sections[one] > 1]
             reduced = max(self._group(kind, trained=True) for kind in kinds) * self.reduced if reducing else 0.0
-            before = max(self._inside_block(one) - self.saved.of_section(later) for one, later in pairs) + reduced
-            return (1 + ahead) * group + max(inside + min(self._head_reducing(), reducing), before)
+            # Experts that are a group of their own are reduced before their block, whose reduction frees their buffer.
+            experts = min(self._experts_apart * self.reduced, reduced)
+            before = max(self._inside_block(one) - self.saved.of_section(later) for one, later in pairs)
+            head = min(self._head_reducing(), reducing)
+            return (
+                group + ahead * self._prefetched(group) + max(max(inside, experts) + head, before + reduced - experts)
+            )
         left = sum(self.sections[kind] for kind in kinds) // layers - 1  # buckets after the one in use
         first = (1 + min(ahead, left)) * group
         second = (1 + min(ahead, max(left - 1, 0))) * group + self._waiting_gradients() - (2 * layers - 1) * saved
