@@ -104,7 +104,8 @@ def run_allowed(
                 )
             os.close(writer)
             output, why = _read(watcher, limits)
-            report = json.loads(os.read(reader, 65536) or "{}")
+            walls, _, ending = os.read(reader, 65536).partition(b"\n")
+            report = json.loads(ending or "{}")
         finally:
             os.close(reader)
         with suppress(OSError):
@@ -115,7 +116,7 @@ def run_allowed(
                 output=output.decode(errors="replace"),
                 answer=read_bounded(answer, limits.answer_bytes),
                 why=why or report.get("why", "it ended its watcher"),
-                open_walls=tuple(report.get("open_walls", WALLS)),
+                open_walls=tuple(json.loads(walls)) if walls else WALLS,
             )
         return Ended(-signal.SIGKILL, output.decode(errors="replace"), b"", "its answer is no file", WALLS)
 
@@ -182,12 +183,13 @@ def _watch_over(request: dict[str, Any], report: int) -> int:
             return os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
         _prctl(PDEATHSIG, signal.SIGKILL)
         open_walls = _mounted(request)
+    os.write(report, json.dumps(open_walls).encode() + b"\n")
     command = os.fork()
     if not command:
         _become(request, in_namespace=WALLS[0] not in open_walls)
     status, why = _watched(command, request)
     _end_all()
-    os.write(report, json.dumps({"status": status, "why": why, "open_walls": open_walls}).encode())
+    os.write(report, json.dumps({"status": status, "why": why}).encode())
     return 0
 
 

@@ -53,8 +53,12 @@ def resharding_bytes(
         own = digits_on(digits, {*t.axes, *stages}, had, devices)
         of_rank = missing.setdefault(own, {})
         copies = devices // _product(high // low for low, high in own)
+        arrays: dict[tuple[int, ...], tuple[int, int]] = {}
         for rank in holders(own, t.after.holders):
-            needs, lacks = _of_rank(before, after, t, rank, rank < had)
+            place = (rank < had, *[stage.place_of(rank) for stage in stages])
+            if place not in arrays:
+                arrays[place] = _arrays(before, after, t, rank, rank < had)
+            needs, lacks = _of_rank(t, rank, *arrays[place])
             needed += copies * needs
             moved += copies * lacks
             of_rank[rank] = of_rank.get(rank, 0) + lacks
@@ -96,23 +100,28 @@ def _tensors(before: Sharded, after: Sharded, rests: tuple[StateLayout, StateLay
     return (_Tensor(dict(by_sections.values()), *pair) for pair, by_sections in found.items())
 
 
-def _of_rank(before: Sharded, after: Sharded, t: _Tensor, rank: int, had: bool) -> tuple[int, int]:
-    """Return the bytes of `t` that `rank` needs under the new layout, and how many of these it receives. Without `had`
-    it starts empty."""
+def _arrays(before: Sharded, after: Sharded, t: _Tensor, rank: int, had: bool) -> tuple[int, int]:
+    """Return the number of arrays of `t` on the new stage of `rank`, and of those that its old stage has too."""
     arrays = both = 0
     for name, times in t.times.items():
         layers = layers_on_rank(after.plan, after.param[name].param, rank)
         arrays += times * len(layers)
         both += times * len(layers & layers_on_rank(before.plan, before.param[name].param, rank)) if had else 0
+    return arrays, both
+
+
+def _of_rank(t: _Tensor, rank: int, arrays: int, both: int) -> tuple[int, int]:
+    """Return the bytes of `t` that `rank` needs under the new layout, and how many of these it receives: all but its
+    old part of `both` of the `arrays`."""
     piece = t.after.piece(rank) if arrays else ()
-    needed = missing = arrays * _product(length(runs) for runs in piece)
+    needed = missing = arrays * _product(map(length, piece))
     if both and needed:
         missing -= both * _overlap(t.before.piece(rank), piece)
     return needed * ELEMENT_BYTES, missing * ELEMENT_BYTES
 
 
 def _overlap(one: tuple[Runs, ...], other: tuple[Runs, ...]) -> int:
-    return _product(shared(a, b) for a, b in zip(one, other, strict=True))
+    return _product(map(shared, one, other))
 
 
 def _product(values: Iterable[int]) -> int:

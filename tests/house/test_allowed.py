@@ -160,7 +160,7 @@ def test_a_hostile_script_is_held(name: str, tmp_path: Path, port: int, monkeypa
     assert [p.name for p in tmp_path.iterdir()] == ["kept"]
     assert kept.read_text() == "kept" and kept.stat().st_mode & 0o777 == 0o600
     assert not Path("/usr/planc-test").exists()
-    assert script.why in ended.why and bool(script.why) == bool(ended.why)
+    assert script.why in ended.why and bool(script.why) == bool(ended.why) and ended.open_walls == ()
     assert len(ended.answer) <= LIMITS.answer_bytes and len(ended.output) <= LIMITS.output_bytes
     if script.says is not None:
         assert ended.output.strip().splitlines()[-1] == script.says

@@ -510,4 +510,18 @@ FAULTS: tuple[Fault, ...] = (
         planted="",
         test="tests/trainer/test_hostile_presets.py::test_a_parameter_without_a_shape_is_refused",
     ),
+    Fault(
+        name="allowed code sees the whole environment",
+        file="planc/allowed.py",
+        text="env={**passed, **own, **(env or {})},",
+        planted="env={**os.environ, **own, **(env or {})},",
+        test="tests/house/test_allowed.py::test_a_hostile_script_is_held[secrets of the environment]",
+    ),
+    Fault(
+        name="what allowed code leaves behind goes on where there are no namespaces",
+        file="planc/allowed.py",
+        text="    _end_all()\n    os.write",
+        planted="    os.write",
+        test="tests/house/test_allowed.py::test_what_is_held_where_the_system_has_no_namespaces[a background process]",
+    ),
 )  # fmt: skip
