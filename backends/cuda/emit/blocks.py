@@ -9,7 +9,6 @@ from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.diag.quoting import python_string
 from planc.ir.model import Op
-from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.sharding.recompute import names_op
 
@@ -31,7 +30,7 @@ SAVED: dict[str, tuple[str, ...]] = {
 def kernel(roles: AxisRoles) -> str:
     """Emits the functions that pin the attention kernel; "" if the plan names no kernel."""
     chosen = roles.plan.attention
-    if chosen is None or not wraps_kernel(roles.plan):
+    if chosen is None or not wraps_kernel(roles.sharded):
         return ""
     ops = [o.op for kind in roles.sharded.model.blocks for o in roles.sharded.ops[kind]]
     attentions = [op for op in ops if op.kind == "attention"]
@@ -46,10 +45,10 @@ def kernel(roles: AxisRoles) -> str:
     )
 
 
-def wraps_kernel(plan: Plan) -> bool:
+def wraps_kernel(sharded: Sharded) -> bool:
     """True if the program pins the SDPA kernel of attention; a ring's emitted code calls its kernel directly."""
-    chosen = plan.attention
-    return chosen is not None and chosen.method != "ring" and chosen.runs in KERNELS
+    chosen = sharded.plan.attention
+    return bool(sharded.attentions) and chosen is not None and chosen.method != "ring" and chosen.runs in KERNELS
 
 
 KERNEL = '''
@@ -258,4 +257,4 @@ def in_order(roles: AxisRoles, module: str) -> list[str]:
     replay = f"apply_recompute({module})" if plan.recompute.ops else ""
     compile_ = f"apply_compile({module}{', mesh' if plan.overlaps else ''})" if plan.compiled("blocks") else ""
     pair = [replay, compile_] if recompute_inside(roles) else [compile_, replay]
-    return [f"apply_kernel({module})" if wraps_kernel(plan) else "", *pair]
+    return [f"apply_kernel({module})" if wraps_kernel(roles.sharded) else "", *pair]

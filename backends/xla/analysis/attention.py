@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.backends.xla.analysis.mesh_factors import atoms, parts
+from planc.backends.xla.analysis.mesh_factors import atoms, fits, parts
 from planc.backends.xla.analysis.pipeline import pipelined
 from planc.ir.attention_kernel import AttentionKernel
 from planc.ir.sharding import OpSharding, Sharded
@@ -73,7 +73,8 @@ def hindrances(sharded: Sharded) -> Iterator[str]:
             yield "a rank has keys besides those of its query heads, and attends to keys of other ranks"
         if pipelined(plan):
             yield "a pipeline is per-rank code, and the kernel's loops over keys of other ranks are not"
-    if idle := [axis for o in sharded.attentions for axis in _idle_axes(sharded, o)]:
+    attentions = sharded.attentions if fits(plan) else ()
+    if idle := [axis for o in attentions for axis in _idle_axes(sharded, o)]:
         yield f"every rank of {idle[0]} would compute the same attention, and their gradients would be summed"
 
 
