@@ -163,6 +163,7 @@ TOKENS = "tests/fuzz/kinds/tokens.py"
 MODULES: dict[str, str] = {
     "backends/xla/runtime/named_trace.py": ITS_OWN,
     "backends/xla/runtime/trees/rules.py": "tests/fuzz/kinds/rules.py",
+    "planc/allowed.py": BYTES,
     "planc/calibration/measured_table.py": "table",
     "planc/cli/apply_fixes.py": "plan",
     "planc/cli/commands/calibrate.py": "hardware",
@@ -175,6 +176,7 @@ MODULES: dict[str, str] = {
     "planc/cli/views/accuracy_of_receipts.py": "receipt",
     "planc/compare/plan_edit.py": "plan",
     "planc/driver/from_code.py": "config",
+    "planc/driver/allowed_code.py": "kept model",
     "planc/editor/diagnostics.py": BYTES,
     "planc/editor/server.py": "plan",
     "planc/editor/transport.py": "tests/fuzz/kinds/editor.py",
