@@ -526,7 +526,10 @@ def _left_out(names: Sequence[str]) -> tuple[str, ...]:
 def _inexact(values: Values) -> tuple[str, ...]:
     count = len(values.inexact)
     shown = printable(", ".join(values.inexact))
-    return (f"approximate: {count} fields are said nearly, or left out: {shown}",) if count else ()
+    said = [f"approximate: {count} fields are said nearly, or left out: {shown}"] if count else []
+    assumed = [name for document in values.documents for name in document.assumed]
+    said += [f"approximate: read as if these were not set: {printable(', '.join(assumed))}"] if assumed else []
+    return tuple(said)
 
 
 def _head(system: System, documents: Sequence[Document], chain: str, silent: Mapping[str, object]) -> tuple[str, ...]:
