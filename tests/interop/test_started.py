@@ -51,7 +51,8 @@ def imported(folder: Path, text: str, *, allow_code: bool) -> Imported:
 
 def sentences(found: Imported) -> list[str]:
     assert found.setup is not None, found.diagnostics
-    return [" ".join(line.partition("#")[0].split()) for line in found.text.split("\n")]
+    lines = (" ".join(line.partition("#")[0].split()) for line in found.text.split("\n"))
+    return [line for line in lines if line]
 
 
 @pytest.mark.parametrize("text", BOTH.values(), ids=BOTH)

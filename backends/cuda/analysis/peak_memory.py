@@ -265,7 +265,8 @@ class PipelineRank:
         reduced, unless unsharded gradients accumulate: then more is live in the reduction of the head or in the sum.
         """
         tables = [p for p, _ in self.trained if "first" in p.param.sections]
-        share, made = sum(map(self._share, tables)) * self.stored, self._of_embedding()
+        # With state on the host its gradients are there too.
+        share, made = (not self.on_host) * sum(map(self._share, tables)) * self.stored, self._of_embedding()
         kinds = [kind for kind in self.sharded.model.blocks if kind in self.sections and not self._accumulates_whole]
         blocks = max((self._group(kind, trained=True) for kind in kinds), default=0.0)
         summing = made + self._head_gradient() + blocks * self.reduced
