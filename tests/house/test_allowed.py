@@ -56,7 +56,8 @@ SCRIPTS = {
     "a child that holds the output": Script("(trap '' TERM; exec sleep 1000) & echo started", says="started"),
     "memory": Script(PYTHON + "x = bytearray(2**30)\nprint('held')", says=None),
     "memory of many": Script(
-        "for i in {1..8}; do python3 -c 'x = b\"1\" * (90 * 2**20); import time; time.sleep(60)' & done; wait", "memory"
+        'for i in {1..8}; do "$PYTHON" -S -c \'x = b"1" * (90 * 2**20); import time; time.sleep(60)\' & done; wait',
+        "memory",
     ),
     "a file outside": Script('echo x > "$OUTSIDE/new" || echo refused', says="refused"),
     "a file changed": Script('echo x >> "$OUTSIDE/kept" || echo refused', says="refused"),
@@ -132,6 +133,7 @@ def run(text: str, folder: Path, port: int = 0, *, namespaces: bool = True, limi
     script = text.removeprefix(PYTHON)
     argv = [sys.executable, "-I", "-S", "-c", script] if script != text else ["bash", "-c", script]
     env = {"OUTSIDE": str(folder), "PLANC_PID": str(os.getpid()), "PORT": str(port), "MARK": str(folder)}
+    env["PYTHON"] = sys.executable  # one process, where a `python3` on the path may be a script that starts others
     return run_allowed(argv, given=b"given", env=env, limits=limits, namespaces=namespaces)
 
 

@@ -778,9 +778,8 @@ class PipelineRank:
             experts = min(self._experts_apart * self.reduced, reduced)
             before = max(self._inside_block(one) - self.saved.of_section(later) for one, later in pairs)
             head = min(self._head_reducing(), reducing)
-            return (
-                group + ahead * self._prefetched(group) + max(max(inside, experts) + head, before + reduced - experts)
-            )
+            gathered = group + ahead * self._prefetched(group)
+            return gathered + max(max(inside, experts) + head, before + reduced - experts)
         left = sum(self.sections[kind] for kind in kinds) // layers - 1  # buckets after the one in use
         first = (1 + min(ahead, left)) * group
         second = (1 + min(ahead, max(left - 1, 0))) * group + self._waiting_gradients() - (2 * layers - 1) * saved

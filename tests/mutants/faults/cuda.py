@@ -79,8 +79,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="the head's gradients are gone before the backward of the last block",
         file="backends/cuda/analysis/peak_memory.py",
-        text="max(inside + min(self._head_reducing(), reducing), before)",
-        planted="max(inside, before)",
+        text="max(inside, experts) + head, before",
+        planted="max(inside, experts), before",
         test="tests/cuda/test_offload.py::test_gathered_and_waiting_buckets_are_held",
     ),
     Fault(
