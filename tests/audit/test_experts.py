@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
+import torch.nn.functional as F
 
 from planc.backends.cuda.audit import run as auditing
+from planc.backends.cuda.audit.memory import MemoryTracker
+from planc.backends.cuda.audit.observe import Observer
 from planc.ir.audit import AuditOptions, differences
 from planc.ir.plan import Optimizer
 from tests.audit.cases import BLOCKS, EXPERTS, Case, built
@@ -44,3 +48,14 @@ def test_dropless_experts_hold_and_multiply_what_was_predicted(name: str) -> Non
     found = auditing.audit(built(name, Case(model, mesh, (*EXPERTS, BLOCKS), tokens=tokens)), AuditOptions())
     assert all(abs(m.relative) <= 0.04 for m in found.memory)
     assert all(m.predicted_flops == m.observed_flops for m in found.matmuls)
+
+
+def test_one_kernel_s_products_are_counted_once() -> None:
+    """Of 5 rows of 3 experts, 16 to 24: out, and the gradients of rows and weights, two FLOPs a multiply-add each."""
+    rows = torch.ones(5, 16, dtype=torch.bfloat16, requires_grad=True)
+    weights = torch.ones(3, 24, 16, dtype=torch.bfloat16, requires_grad=True)
+    with MemoryTracker(observer := Observer()):
+        ends = torch.tensor([2, 2, 5], dtype=torch.int32)
+        out = F.grouped_mm(rows, weights.transpose(1, 2), offs=ends)
+        torch.autograd.backward(out, torch.ones_like(out))
+    assert observer.flops == 3 * 2 * 5 * 16 * 24

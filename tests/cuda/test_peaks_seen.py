@@ -137,6 +137,33 @@ SEEN = {
         "bf16 reduce fp32",
         2.827,
     ),
+    "experts apart": (
+        MIXTRAL.format(4),
+        "64 x 8192",
+        "8 x h100_node",
+        "d 8 > ep 8",
+        "shard batch over d, ep\nstore params, grads, optimizer over d, ep\nuse ep over ep\nrecompute blocks",
+        "bf16 reduce fp32",
+        6.005,
+    ),
+    "adapters, few tokens": (
+        LLAMA.format(3),
+        "96 x 256",
+        "12 x h100_node",
+        "d 96",
+        f"{FSDP}\nlora rank 8 on q_proj, v_proj\nrecompute blocks",
+        "bf16 reduce fp32",
+        2.442,
+    ),
+    "adapters beside experts": (
+        MIXTRAL.format(3),
+        "32 x 4096",
+        "4 x h100_node",
+        "d 32",
+        f"{FSDP}\nlora rank 8 on q_proj, v_proj\nrecompute blocks",
+        "bf16 reduce fp32",
+        33.845,
+    ),
     "gathered once": (LLAMA.format(3), "2 x 2048", H100, "d 2 > tp 2", STEP + TP, "fp32", 10.66),
 }
 """Model, batch, machine, mesh, layouts, dtype, and the GiB that were seen."""

@@ -81,7 +81,21 @@ FAULTS: tuple[Fault, ...] = (
         file="backends/cuda/analysis/peak_memory.py",
         text="max(inside, experts) + head, before",
         planted="max(inside, experts), before",
-        test="tests/cuda/test_offload.py::test_gathered_and_waiting_buckets_are_held",
+        test="tests/cuda/test_peaks_seen.py::test_a_peak_is_as_it_was_seen[experts apart]",
+    ),
+    Fault(
+        name="the forward's gathers are no moment of fine-tuning",
+        file="backends/cuda/analysis/peak_memory.py",
+        text="yield from self._moments_of_gathers()",
+        planted="yield from ()",
+        test="tests/cuda/test_peaks_seen.py::test_a_peak_is_as_it_was_seen[adapters, few tokens]",
+    ),
+    Fault(
+        name="one kernel's gradients of experts count each group's rows as all rows",
+        file="backends/cuda/audit/observe.py",
+        text="groups = len(made) if made.dim() > left.dim() else 1",
+        planted="groups = 1",
+        test="tests/audit/test_experts.py::test_one_kernel_s_products_are_counted_once",
     ),
     Fault(
         name="the whole matrix of an update keeps each rank's part of its gradient",
