@@ -70,12 +70,14 @@ def run_allowed(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     limits: Allowance | None = None,
+    walled: bool = False,
     namespaces: bool = True,
 ) -> Ended:
     """Run the command `argv` with the standard input `given`, and return what it left; nothing of it still runs then.
 
     It sees the variables in `PASSED` and `env`, an empty folder as HOME, which is gone afterwards, and `cwd` (None:
-    that folder). It can read what the user can. `namespaces` False: as where the system has none.
+    that folder). It can read what the user can. With `walled` it is not started unless all of `WALLS` stand.
+    `namespaces` False: as where the system has none.
     """
     limits = limits or Allowance()
     with _folder() as folder:
@@ -86,7 +88,7 @@ def run_allowed(
         (folder / "given").write_bytes(given)
         request = {
             "argv": list(argv), "cwd": str(cwd or home), "folder": str(folder), "namespaces": namespaces,
-            "path": sys.path, **asdict(limits),
+            "walled": walled, "path": sys.path, **asdict(limits),
         }  # fmt: skip
         own = {"HOME": str(home), "TMPDIR": str(home), "USER": "nobody", ANSWER: str(answer), "OMP_NUM_THREADS": "1"}
         passed = {name: os.environ[name] for name in PASSED if name in os.environ}
@@ -184,10 +186,13 @@ def _watch_over(request: dict[str, Any], report: int) -> int:
         _prctl(PDEATHSIG, signal.SIGKILL)
         open_walls = _mounted(request)
     os.write(report, json.dumps(open_walls).encode() + b"\n")
-    command = os.fork()
-    if not command:
-        _become(request, in_namespace=WALLS[0] not in open_walls)
-    status, why = _watched(command, request)
+    if request["walled"] and open_walls:
+        status, why = -signal.SIGKILL, "it was not started"
+    else:
+        command = os.fork()
+        if not command:
+            _become(request, in_namespace=WALLS[0] not in open_walls)
+        status, why = _watched(command, request)
     _end_all()
     os.write(report, json.dumps({"status": status, "why": why}).encode())
     return 0

@@ -208,3 +208,9 @@ def test_its_answer_status_and_folder_are_its_own(tmp_path: Path) -> None:
     assert cwd == home and not Path(home).parent.exists()
     assert run("no-such-program-here", tmp_path).status == 127
     assert run("ulimit -c; kill -ABRT $$", tmp_path).status == -signal.SIGABRT
+
+
+def test_what_needs_walls_is_not_started_without_them(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    ended = run_allowed(["touch", str(made)], namespaces=False, walled=True)
+    assert (ended.why, len(ended.open_walls), made.exists()) == ("it was not started", 3, False)

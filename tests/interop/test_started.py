@@ -2,10 +2,12 @@
 nothing reads it, and nothing comes out of the walls."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from planc.allowed import run_allowed
 from planc.cli import main
 from planc.diag.span import Source
 from planc.interop.formats import started as module
@@ -13,6 +15,13 @@ from planc.interop.formats.started import Started, started
 from planc.interop.importing import Imported, import_files
 from planc.interop.values import Options
 from tests.interop.scripts import SCRIPT
+
+
+@pytest.fixture(scope="module", autouse=True)
+def walls() -> None:
+    if run_allowed(["true"]).open_walls:
+        pytest.skip("this system refuses namespaces, and runs no script")
+
 
 TP, PP = "--tensor-model-parallel-size", "--pipeline-model-parallel-size"
 FLAGS = (
@@ -113,3 +122,12 @@ def test_a_script_that_bash_ends_is_read_as_text(tmp_path: Path) -> None:
     assert sentences(found)
     found = imported(tmp_path, "set -e\nfalse\npython pretrain_gpt.py", allow_code=True)
     assert {"N1316", "E1306"} <= {d.code for d in found.diagnostics}
+
+
+def test_no_script_is_run_without_walls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = tmp_path / "kept"
+    kept.touch()
+    monkeypatch.setattr(module, "run_allowed", partial(run_allowed, namespaces=False))
+    found = imported(tmp_path, f"rm -rf {kept}\npython pretrain_gpt.py {FLAGS}", allow_code=True)
+    assert kept.exists() and found.setup is not None
+    assert any("was not started" in d.message for d in found.diagnostics)

@@ -93,7 +93,9 @@ def started(script: Source, beside: Sequence[Source], given: Mapping[str, str], 
     last = max((int(n) for n in given if n.isdecimal() and len(n) < 4), default=0)
     arguments = [given.get(str(n), "") for n in range(1, last + 1)]
     env = _JOB | {n: v for n, v in given.items() if n.isidentifier() and "\0" not in v} | {"PLANC_RANKS": str(ranks)}
-    ended = run_allowed(["bash", "-c", _FIRST, "bash", name, *arguments], given=packed.encode(), env=env, limits=LIMITS)
+    # A launch script removes folders and writes files wherever it names them: without walls it is not run.
+    argv = ["bash", "-c", _FIRST, "bash", name, *arguments]
+    ended = run_allowed(argv, given=packed.encode(), env=env, limits=LIMITS, walled=True)
     lines = [shlex.join(words).replace("\n", " ") for words in _commands(ended.answer)]
     said = [ended.why] if ended.why else [f"it ended with status {ended.status}"] if ended.status else []
     told = ended.output.strip().split("\n")[-1]
