@@ -82,6 +82,7 @@ def foreign_options(options: argparse.Namespace, folder: Path) -> Options:
         ignored=tuple(options.ignore),
         allow_code=getattr(options, "allow_code", False),
         approximate=not getattr(options, "strict", True),
+        sources=getattr(options, "sources", False),
     )
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -257,13 +258,11 @@ def imported(system: System, documents: Sequence[Document], options: Options, na
     findings += _unused(system, values)
     setup = TrainingSetup(**settings, graph=graph)
     chain = batch_chain(system, setup, origins)
-    comments = _Comments(system, setup, origins)
+    comments = _Comments(system, setup, origins, whole=options.sources)
     left_out = tuple(n for d in values.documents for n in d.fields if n in options.ignored)
-    text = plan_text(
-        setup,
-        comments.by_sentence,
-        (*_left_out(left_out), *_inexact(values), *_head(system, documents, chain, comments.silent)),
-    )
+    silent = comments.silent if options.sources else {}
+    head = (*_left_out(left_out), *_inexact(values), *_head(system, documents, chain, silent))
+    text = plan_text(setup, comments.by_sentence, head)
     lines = _line_origins(text, setup, origins)
     inexact = tuple(values.inexact)
     plan = Imported(in_order(findings), sources, system, setup, text, origins, lines, chain, inexact)
@@ -441,6 +440,8 @@ def _left_findings(system: System, values: Values) -> Iterator[Diagnostic]:
                 yield Diagnostic("W1312", message, other[names[0]].span)
 
 
+COMMENT = 60
+"""Characters of a short comment of a sentence."""
 _LOOSE = "the line before does not go on: a blank behind its backslash, or a comment between"
 
 
@@ -478,11 +479,14 @@ class _Comments:
     """Writes the comments of the plan, one for each sentence: the fields that the sentence comes from.
 
     The value of a field that decides several settings is shown once, at the setting that depends on the fewest fields.
-    `silent` has the defaults that no comment shows.
+    `silent` has the defaults that no comment shows. Unless `whole`, a comment is short: the first fields that were
+    given, or that all are defaults.
     """
 
-    def __init__(self, system: System, setup: TrainingSetup, origins: Mapping[str, tuple[Origin, ...]]) -> None:
-        self._system, self._origins = system, origins
+    def __init__(
+        self, system: System, setup: TrainingSetup, origins: Mapping[str, tuple[Origin, ...]], *, whole: bool
+    ) -> None:
+        self._system, self._origins, self._whole = system, origins, whole
         self._home: dict[str, str] = {}
         for setting, found in sorted(origins.items(), key=lambda item: len(item[1])):
             for origin in found:
@@ -505,9 +509,19 @@ class _Comments:
         if not given and not defaults:  # its fields are shown elsewhere
             given = [o.name for o in found.values() if o.span is not None or o.option][:3]
             defaults = [] if given else [_origin_text(o) for o in found.values()][:3]
+        if not self._whole:
+            return _first_of(given) if given else f"default of {self._system.title}" if defaults else ""
         words = [", ".join(given)] if given else []
         words += [f"default of {self._system.title} {self._system.version}: {', '.join(defaults)}"] if defaults else []
         return "; ".join(words)
+
+
+def _first_of(given: Sequence[str]) -> str:
+    """Returns the texts in `given` that fit into a short comment, and how many do not."""
+    ends = accumulate(len(text) + 2 for text in given)
+    shown = max(1, sum(end <= COMMENT for end in ends))
+    more = f", and {len(given) - shown} more" if shown < len(given) else ""
+    return ", ".join(given[:shown]) + more
 
 
 def _origin_text(origin: Origin) -> str:

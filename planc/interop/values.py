@@ -54,6 +54,8 @@ class Options:
     """True if a launch script may be run by bash, behind walls, to see what it starts."""
     approximate: bool = False
     """True if fields that no sentence expresses are left out with a warning, for a plan that is only costed."""
+    sources: bool = False
+    """True if the comments of the plan have every field that a sentence comes from, defaults too."""
 
 
 class RefusedError(Exception):

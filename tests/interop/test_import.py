@@ -7,7 +7,7 @@ import pytest
 
 import planc
 from planc.frameworks import NAMES
-from planc.interop.importing import Imported, import_files
+from planc.interop.importing import COMMENT, Imported, import_files
 from planc.interop.systems import systems
 from planc.interop.values import Options
 from planc.language.build import build_file
@@ -38,10 +38,15 @@ def test_a_script_becomes_a_plan_that_the_language_reads(tmp_path: Path) -> None
 
 
 def test_every_sentence_says_which_field_or_default_it_is_from(tmp_path: Path) -> None:
-    sentences = [line for line in imported(tmp_path).text.splitlines() if line and not line.startswith(("plan", "#"))]
-    assert len(sentences) >= 10
-    assert all("  # " in line and line.partition("  # ")[2].strip() for line in sentences)
-    assert any("default of Megatron-LM" in line and "use_tp_pp_dp_mapping = False" in line for line in sentences)
+    def sentences(options: Options) -> list[str]:
+        text = imported(tmp_path, options=options).text
+        return [line for line in text.splitlines() if line and not line.startswith(("plan", "#"))]
+
+    short, whole = sentences(OPTIONS), sentences(replace(OPTIONS, sources=True))
+    assert len(whole) >= 10
+    assert all("  # " in line and line.partition("  # ")[2].strip() for line in (*short, *whole))
+    assert all(len(line.partition("  # ")[2]) <= COMMENT + len(", and 99 more") for line in short)
+    assert any("default of Megatron-LM" in line and "use_tp_pp_dp_mapping = False" in line for line in whole)
 
 
 def test_the_batch_is_told_as_a_chain(tmp_path: Path) -> None:

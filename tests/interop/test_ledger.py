@@ -1,8 +1,8 @@
 """Import never loses a flag: every word of a file is read, named, or refused.
 
-A word counts as accounted for if a typo in it is seen, in the plan, in its comments or in a finding, or if it is a
-value of a field that the import names as one without effect. Words in and words accounted for are counted over the
-real configurations of `facts/`, over scripts that planc writes, and over scripts that were changed.
+A word counts as accounted for if a typo in it is seen, in the plan, in its comments (`--sources`) or in a finding, or
+if it is a value of a field that the import names as one without effect. Words in and words accounted for are counted
+over the real configurations of `facts/`, over scripts that planc writes, and over scripts that were changed.
 """
 
 import json
@@ -50,7 +50,7 @@ torchrun --nproc-per-node 8 --rdzv-backend c10d pretrain_gpt.py ${SIZES[@]} $FLA
 
 def read(text: str, folder: Path, devices: int = 8, system: str = "", name: str = "run.sh") -> Imported:
     (folder / name).write_text(text)
-    options = Options(cluster=f"{devices // 8} x h100_node", devices=devices, folder=folder)
+    options = Options(cluster=f"{devices // 8} x h100_node", devices=devices, folder=folder, sources=True)
     return import_files([folder / name], options, system)
 
 

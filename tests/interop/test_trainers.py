@@ -182,7 +182,7 @@ def test_auto_is_asked_for_by_name_and_a_file_of_arguments_answers_it(tmp_path: 
     assert (
         found.setup.microbatch == 8 and found.setup.sequences == 8 * 2 * 16 and found.setup.precision.compute == "bf16"
     )
-    assert "default of DeepSpeed 0.19.8" in found.text and "per_device_train_batch_size = 8" in found.text
+    assert "default of DeepSpeed" in found.text and "per_device_train_batch_size = 8" in found.text
 
 
 def test_two_files_that_disagree_are_refused_at_the_second(tmp_path: Path) -> None:

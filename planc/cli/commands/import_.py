@@ -24,6 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-code", action="store_true", help="run a launch script, walled off, to see what it starts"
     )
+    parser.add_argument("--sources", action="store_true", help="comment the plan with all fields and defaults")
     add_given(parser)
 
 
