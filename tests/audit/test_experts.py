@@ -51,7 +51,7 @@ def test_dropless_experts_hold_and_multiply_what_was_predicted(name: str) -> Non
 
 
 def test_one_kernel_s_products_are_counted_once() -> None:
-    """Of 5 rows of 3 experts, 16 to 24: out, and the gradients of rows and weights, two FLOPs a multiply-add each."""
+    """FLOPs of 5 rows of 3 experts, 16 to 24: output and the gradients of rows and weights, two a multiply-add each."""
     rows = torch.ones(5, 16, dtype=torch.bfloat16, requires_grad=True)
     weights = torch.ones(3, 24, 16, dtype=torch.bfloat16, requires_grad=True)
     with MemoryTracker(observer := Observer()):
