@@ -43,8 +43,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a mesh that needs too much memory counts as slower",
         file="planc/searching/branch_and_bound.py",
-        text="            self._end(node, Fate.MEMORY)\n            return False\n",
-        planted="            self._end(node, Fate.SLOWER)\n            return False\n",
+        text="> room_gib:\n                self._end(point, Fate.MEMORY)",
+        planted="> room_gib:\n                self._end(point, Fate.SLOWER)",
         test="tests/search/test_answer.py::test_where_nothing_fits_the_nodes_that_are_enough_are_named",
     ),
     Fault(
