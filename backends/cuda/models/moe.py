@@ -116,7 +116,8 @@ class Experts(nn.Module):
         """Returns where each expert's rows end, [X], if one kernel multiplies those of all experts; else the number of
         rows of each."""
         linears = [m for m in self.children() if isinstance(m, ExpertLinear)]
-        # Inductor cannot make the weights' gradients of a rank without rows (pytorch/pytorch, pull request 192497).
+        # The kernel refuses the gradients of weights on a rank without rows, of which only a list of counts can tell;
+        # inductor asks for them all the same (pytorch/pytorch, pull request 192497), so compiled blocks take none.
         some = isinstance(counts, Tensor) or any(counts)
         if some and not torch.compiler.is_compiling() and all(linear.has_kernel(rows) for linear in linears):
             return torch.as_tensor(counts, device=rows.device).cumsum(0, dtype=torch.int32)
