@@ -189,8 +189,6 @@ class Serving:
 
     weights: str = "bf16"
     weights_block: int = 0
-    weights_bytes: float | None = None
-    """Bytes of the weights on a device, for formats that planc does not store; None: from `weights`."""
     cache: str = "bf16"
     utilisation: float = UTILISATION
     block_tokens: int = BLOCK_TOKENS
@@ -225,8 +223,7 @@ def served_memory(sharded: Sharded, serving: Serving) -> ServedMemory:
         active = activations(sharded, rank, prefill, serving.concurrent or CONCURRENT[large])
         other = TOGETHER_BYTES if others else ALONE_BYTES
         usable = min(serving.utilisation * visible, visible - serving.taken_bytes)
-        kept = held.total if serving.weights_bytes is None else serving.weights_bytes
-        cache = max(0.0, usable - kept - active - other)
+        cache = max(0.0, usable - held.total - active - other)
         fit = None
         if serving.request_tokens and size.request_bytes(serving.request_tokens):
             fit = floor(cache / size.request_bytes(serving.request_tokens))

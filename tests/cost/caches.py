@@ -24,6 +24,14 @@ class Row(NamedTuple):
     """The prediction from the card's memory, where the engine's share is published."""
 
     @property
+    def whole_gib(self) -> float:
+        """GiB of the cache of the whole prediction; weights of a dtype that planc has not are as printed."""
+        assert self.whole is not None and self.whole.cache
+        weights = self.published["weights"]
+        more = self.whole.weights.total / GIB - weights if isinstance(weights, float) else 0.0
+        return self.whole.cache / GIB + more
+
+    @property
     def tokens_error(self) -> float | None:
         """Relative error of the tokens in the printed memory, or of the bytes of the printed request."""
         p = self.published
@@ -44,7 +52,7 @@ class Row(NamedTuple):
         """Error of the whole prediction, as a share of the card's memory."""
         if self.whole is None:
             return None
-        return (self.whole.cache - self.printed_gib * GIB) / self.whole.capacity
+        return (self.whole_gib - self.printed_gib) * GIB / self.whole.capacity
 
 
 def rows() -> list[Row]:
@@ -59,14 +67,12 @@ def _row(p: dict[str, Any]) -> Row:
 
 
 def _whole(sharded: Sharded, p: dict[str, Any]) -> ServedMemory:
-    printed = p["weights"] if isinstance(p["weights"], float) else None
-    dtype, _, block = ("bf16" if printed is not None else p["weights"]).partition(" ")
+    dtype, _, block = ("bf16" if isinstance(p["weights"], float) else p["weights"]).partition(" ")
     return served_memory(
         sharded,
         Serving(
             weights=dtype,
             weights_block=int(block or 0),
-            weights_bytes=None if printed is None else printed * GIB,
             cache=p.get("cache", "bf16"),
             utilisation=p["utilization"],
             prefill_tokens=p.get("prefill"),
@@ -112,11 +118,11 @@ def page() -> str:
         "|---|---|---|--:|--:|--:|--:|--:|---|",
     ]
     for row in rows():
-        p, whole = row.published, row.whole
+        p = row.published
         error = "" if row.tokens_error is None else f"{row.tokens_error:+.1%}"
         ends = ["", "", ""]
-        if whole is not None and (off := row.off_by) is not None:
-            ends = [f"{row.printed_gib:.2f}", f"{whole.cache / GIB:.2f}", f"{off:+.1%}"]
+        if (off := row.off_by) is not None:
+            ends = [f"{row.printed_gib:.2f}", f"{row.whole_gib:.2f}", f"{off:+.1%}"]
         engine = p["engine"] + (" (fitted)" if p.get("fitted") else "")
         card = p["cluster"].split()[-1].removesuffix("_node")
         url, _, note = p["source"].partition(" ")
