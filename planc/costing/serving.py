@@ -177,10 +177,16 @@ def _op_bytes(sharded: Sharded, o: OpSharding, tokens: int) -> float:
         layout = restrict(o.layout, dims)
         rows = float(tokens)
         if "experts" in dims and "slots" in dims:
-            rows *= model.top_k * plan.data_parallel / plan.mesh.size(*layout.get("experts", ()))
+            rows *= model.top_k * _replicas_together(plan, o) / plan.mesh.size(*layout.get("experts", ()))
         widths = [local_length(plan, d, layout.get(d, ())) for d in dims if d not in BATCH]
         total += rows * prod(widths) * DTYPE_BYTES["bf16"]
     return total
+
+
+def _replicas_together(plan: Plan, o: OpSharding) -> float:
+    """Return the number of replicas whose tokens op `o` has together, in the layout of experts; below 1 before they are
+    sent, where the sequence is divided."""
+    return plan.data_parallel / plan.mesh.size(*o.layout.get("slots", ()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,8 +316,9 @@ def rooflines(sharded: Sharded, serving: Serving, requests: int, prompt_tokens: 
     chip, replica = plan.cluster.chip, plan.mesh.devices / plan.data_parallel
     flops = requests * prompt_tokens * model_flops_per_token(plan.model, prompt_tokens) / 3
     touched = 1.0
-    if plan.model.top_k:
-        rows = requests * plan.data_parallel
+    experts = next((o for o in sharded.op.values() if o.op.region == EXPERTS), None)
+    if experts is not None:
+        rows = requests * _replicas_together(plan, experts)
         touched = 1 - (1 - plan.model.top_k / plan.model.sizes["experts"]) ** rows
     slowest = 0.0
     for rank in range(plan.pipeline):

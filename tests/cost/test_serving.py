@@ -148,7 +148,7 @@ def test_both_peaks_of_a_shared_device() -> None:
 
 
 def test_decoding_reads_the_chosen_experts() -> None:
-    """A few requests read some of 128 experts, many read all; prefill grows with the prompts."""
+    """One request reads 8 of 128 experts, many read all; prefill grows with the prompts."""
     sharded = generator(
         "qwen3_30b_a3b", "dp 4 > tp 2", "use ddp over dp", "use tp over tp", "use etp over tp", cluster=NODE
     )
@@ -156,7 +156,22 @@ def test_decoding_reads_the_chosen_experts() -> None:
     one, many = (rooflines(sharded, Serving(), n, 16, 0) for n in (1, 4096))
     kept = held.total - held.embedding - held.experts
     cache = cache_size(sharded, 0).request_bytes(16)
-    read = 1 - (1 - 8 / 128) ** 4  # one request on each of four replicas
-    ratio = (kept + held.experts + 4096 * cache) / (kept + held.experts * read + cache)
+    ratio = (kept + held.experts + 4096 * cache) / (kept + held.experts * 8 / 128 + cache)
     assert many.decode_s / one.decode_s == pytest.approx(ratio, rel=1e-3)
     assert many.prefill_s == pytest.approx(4096 * one.prefill_s)
+
+
+def test_replicas_share_experts_only_with_expert_parallelism() -> None:
+    """Four replicas of their own experts are four times one. Over all eight ranks, four replicas' tokens choose."""
+    tp = ("use tp over tp", "use sp over tp")
+    own = generator("qwen3_30b_a3b", "dp 4 > tp 2", "use ddp over dp", *tp, "use etp over tp")
+    one = generator("qwen3_30b_a3b", "tp 2", *tp, "use etp over tp")
+    shared = ("view ep 8 of dp, tp for experts", "use ep over ep")
+    wide = generator("qwen3_30b_a3b", "dp 4 > tp 2", "use ddp over dp", *tp, *shared, cluster=NODE)
+    assert activations(own, 0, 8192, 1) == activations(one, 0, 8192, 1)
+    rows = 8192 * 8 * 4 / 8  # tokens, choices, replicas, ranks
+    assert activations(wide, 0, 8192, 1) == (2 * 8192 * 2048 + rows * (2048 + 768)) * 2
+    held = weights(wide, 0, "bf16")
+    read = held.total - held.embedding - held.experts * (1 - 8 / 128) ** 4 + cache_size(wide, 0).request_bytes(16)
+    bandwidth = wide.plan.cluster.chip.memory_bandwidth_bytes_per_s * wide.plan.cluster.chip.memory_efficiency
+    assert rooflines(wide, Serving(), 1, 16, 0).decode_s == pytest.approx(read / bandwidth)
