@@ -205,7 +205,7 @@ class Serving:
     visible_bytes: float | None = None
     """Bytes of memory that CUDA reports; None: `VISIBLE` of the card's."""
     taken_bytes: float = 0.0
-    """Bytes that others, such as a trainer, hold on the device."""
+    """Bytes that others, such as a trainer, hold on the device. The engine's graphs and context fit beside them."""
 
 
 def served_memory(sharded: Sharded, serving: Serving) -> ServedMemory:
@@ -228,7 +228,8 @@ def served_memory(sharded: Sharded, serving: Serving) -> ServedMemory:
         prefill = serving.prefill_tokens or PREFILL_TOKENS[large]
         active = activations(sharded, rank, prefill, serving.concurrent or CONCURRENT[large])
         other = TOGETHER_BYTES if others else ALONE_BYTES
-        usable = min(serving.utilisation * visible, visible - serving.taken_bytes)
+        outside = serving.taken_bytes + GRAPHS_BYTES + chip.runtime_bytes
+        usable = max(0.0, min(serving.utilisation * visible, visible - outside))
         cache = max(0.0, usable - held.total - active - other)
         fit = None
         if serving.request_tokens and size.request_bytes(serving.request_tokens):

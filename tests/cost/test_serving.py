@@ -20,10 +20,11 @@ from planc.ir.report import MemoryParts
 from planc.ir.served import CacheSize, WindowCache
 from planc.ir.sharding import Sharded
 from tests.cost.caches import PAGE, page, rows
-from tests.plans import cpu_plan, propagated
+from tests.plans import cluster_of, cpu_plan, propagated
 
 GIB = 2.0**30
 NODE = "1 x h100_node"
+RUNTIME = cluster_of(NODE).chip.runtime_bytes
 
 
 def generator(model: str, mesh: str, *sentences: str, cluster: str = "") -> Sharded:
@@ -120,11 +121,17 @@ def test_what_others_hold_is_not_for_the_cache() -> None:
     """A trainer that stays on the device takes from the cache only what the engine's share does not leave anyway."""
     sharded = generator("qwen3_8b", "dp 4 > tp 2", "use ddp over dp", "use tp over tp", cluster=NODE)
     alone = served_memory(sharded, Serving(request_tokens=8192))
-    spare = 0.1 * 0.99 * alone.capacity
+    spare = 0.1 * 0.99 * alone.capacity - GRAPHS_BYTES - RUNTIME
     beside = served_memory(sharded, Serving(request_tokens=8192, taken_bytes=spare + 10 * GIB))
     assert alone.cache - beside.cache == pytest.approx(10 * GIB)
     assert served_memory(sharded, Serving(taken_bytes=spare)).cache == pytest.approx(alone.cache)
     assert alone.requests == int(alone.cache // (8192 * 73728))
+    trainer = MemoryParts(
+        total=60.0, params=0.0, grads=0.0, optimizer=0.0, activations=41.0, buffers=0.0, comm_buffers=1.0, reserve=18.0
+    )
+    filled = served_memory(sharded, Serving(taken_bytes=19 * GIB))
+    peaks = shared_peaks(filled, trainer, RUNTIME, {"params", "cache"}, ())
+    assert sum(peaks.serving) == pytest.approx(0.99 * alone.capacity)
     none = served_memory(sharded, Serving(taken_bytes=alone.capacity))
     assert (none.cache, none.tokens, none.fits) == (0.0, 0, False)
 

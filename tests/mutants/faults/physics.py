@@ -274,8 +274,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a trainer that stays on the device takes nothing from the cache",
         file="planc/costing/serving.py",
-        text="visible - serving.taken_bytes",
-        planted="visible",
+        text="outside = serving.taken_bytes + ",
+        planted="outside = ",
         test="tests/cost/test_serving.py::test_what_others_hold_is_not_for_the_cache",
     ),
 )
