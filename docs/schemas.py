@@ -334,7 +334,14 @@ def schemas() -> dict[str, Schema]:
         _answer(
             "planc.export/1",
             "Answer of `planc export`: the fields that the other system's file sets, and its text.",
-            {"system": TEXT, "version": TEXT, "fields": by_name({}), "beside": by_name(TEXT), "text": TEXT},
+            {
+                "system": TEXT,
+                "version": TEXT,
+                "fields": by_name({}),
+                "beside": by_name(TEXT),
+                "text": TEXT,
+                "changes": array(TEXT),
+            },
         ),
         _page(),
         _answer(

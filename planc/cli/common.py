@@ -43,7 +43,7 @@ def add_set(
     parser: argparse.ArgumentParser, flag: str = "--set", help: str = "change a number that `let` names"
 ) -> None:
     """Add the option `--set NAME=NUMBER`, which may be repeated and changes a `let` number of the plan."""
-    parser.add_argument(flag, action="append", default=[], type=_setting, metavar="NAME=N", help=help)
+    parser.add_argument(flag, action="append", default=[], type=number_setting, metavar="NAME=N", help=help)
 
 
 def add_target(parser: argparse.ArgumentParser, *, required: bool) -> None:
@@ -60,7 +60,8 @@ def add_costed_target(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _setting(text: str) -> tuple[str, int]:
+def number_setting(text: str) -> tuple[str, int]:
+    """Return the name and the number of `NAME=NUMBER`. Raises ArgumentTypeError for another text."""
     name, _, value = text.partition("=")
     if not name or not (value.isascii() and value.isdigit()) or len(value) > 15:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=NUMBER")

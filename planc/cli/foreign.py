@@ -32,9 +32,8 @@ def is_foreign_name(file: Path) -> bool:
     return file.suffix.lower() in FOREIGN
 
 
-def add_given(parser: argparse.ArgumentParser) -> None:
+def add_given(parser: argparse.ArgumentParser, help: str = "the value of a field that the file leaves open") -> None:
     """Add the option `--set NAME=VALUE` for a field that another system's file does not set."""
-    help = "the value of a field that the file leaves open"
     parser.add_argument("--set", action="append", default=[], type=_setting, metavar="NAME=VALUE", help=help)
 
 

@@ -12,6 +12,7 @@ from planc.diag.diagnostic import Diagnostic, bounded, in_order
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source
 from planc.driver.places import user_path, with_user_paths
+from planc.driver.policy import with_policy
 from planc.driver.reporting import Answer, report_of, with_broken_expectations
 from planc.driver.request import Request, check_arguments, checked_or_found
 from planc.frameworks import policy_of, stack_of
@@ -62,7 +63,7 @@ def examine(
     check_arguments(given, target)
     path = None if isinstance(source, Plan) else Path(source)
     request = Request(source, given, target, unsaved or {})
-    built, answer = request.built, Answer()
+    built, answer = with_policy(request.built, path), Answer()
     checked, found = checked_or_found(built.plan)
     if checked is not None:
         answer = _cost(checked, request, targets)

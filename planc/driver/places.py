@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ def user_path(name: str, path: Path | None) -> str:
     """Return the path of file `name` from the working folder. Spans give it from the folder of the plan file `path`."""
     if path is None or name.startswith(("plans/hardware/", "plans/layouts/")):
         return name
-    return str(path) if name == path.name else str(path.parent / name)
+    return str(path) if name == path.name else os.path.normpath(path.parent / name)
 
 
 def with_user_paths(d: Diagnostic, path: Path | None, built: Built) -> Diagnostic:

@@ -21,6 +21,8 @@ class Given:
     span: Span
     certain: bool = True
     """False for a flag in a branch of a script if only the shell knows whether the branch runs."""
+    places: tuple[tuple[Span, Span], ...] = ()
+    """Places of each word of a flag, the flag first: where the word stands, and where its text is set."""
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def export_plan(plan: Plan, to: str) -> Exported:
     except CannotSayError as error:
         raise PlanError([_refusal(plan, system, error.verb, str(error))]) from None
     folder = Path(plan.file).parent
-    own = _built(plan_text(setup), folder)
+    own = built_of(setup, folder)
     if lost := differing(plan, own) if own else ("mesh",):
         raise PlanError([_refusal(plan, system, verb, "no other system has a field for it") for verb in lost])
     try:
@@ -73,7 +73,7 @@ def export_plan(plan: Plan, to: str) -> Exported:
     again = _reread(system, fields, beside, setup)
     if isinstance(again, tuple):
         raise PlanError([_refusal(plan, system, "mesh", d.message) for d in again])
-    back = _built(plan_text(replace(again, cluster=setup.cluster, framework=setup.framework)), folder)
+    back = built_of(replace(again, cluster=setup.cluster, framework=setup.framework), folder)
     lost = differing(plan, back) if back else ("mesh",)
     notes = []
     if setup.framework not in (OWN, again.framework):
@@ -110,11 +110,12 @@ def _reread(
     return found.setup
 
 
-def _built(text: str, folder: Path) -> Plan | None:
+def built_of(setup: TrainingSetup, folder: Path) -> Plan | None:
+    """Returns the plan of `setup` as if it stood in `folder`; None if it has errors."""
     from planc.language.build import build_file
 
     path = (folder / "exported.plan").resolve()
-    built = build_file(path, unsaved={path: text})
+    built = build_file(path, unsaved={path: plan_text(setup)})
     return None if has_errors(list(built.diagnostics)) else built.plan
 
 

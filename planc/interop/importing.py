@@ -27,6 +27,7 @@ from planc.interop.system import System
 from planc.interop.systems import systems
 from planc.interop.values import LeftOutError, Options, Origin, RefusedError, Values
 from planc.ir.model import Model
+from planc.picture.units import approximate
 from planc.syntax.suggest import nearest
 
 PYTHON = (
@@ -56,16 +57,20 @@ class Imported:
     """The batch arithmetic, from the system's own fields to microbatches per rank."""
     inexact: tuple[str, ...] = ()
     """Fields that the plan says only nearly, or not at all."""
+    documents: tuple[Document, ...] = ()
+    """The files as they were read."""
 
 
-def import_files(files: Sequence[Path], options: Options, system: str = "") -> Imported:
+def import_files(
+    files: Sequence[Path], options: Options, system: str = "", unsaved: Mapping[Path, str] | None = None
+) -> Imported:
     """Imports `files`, which together are one configuration, as a plan. `system` is the name of their system; ""
     recognises it from the files.
 
     `options` are the command line's answers to questions that the files leave open. Mistakes in the files raise
-    nothing: they are in `Imported.diagnostics`, with their places.
+    nothing: they are in `Imported.diagnostics`, with their places. `unsaved` has texts that are read in place of files.
     """
-    documents, findings, sources = _documents(files, options, system)
+    documents, findings, sources = _documents(files, options, system, unsaved or {})
     if has_errors(findings) or not documents:
         return Imported(in_order(findings), sources)
     if old := next((d for d in documents if NEMO1 & d.fields.keys()), None):
@@ -84,7 +89,8 @@ def import_files(files: Sequence[Path], options: Options, system: str = "") -> I
         for d in documents
     ]
     found = imported(chosen, documents, options, _plan_name(files[0]))
-    return replace(found, sources=sources, diagnostics=in_order([*findings, *found.diagnostics]))
+    diagnostics = in_order([*findings, *found.diagnostics])
+    return replace(found, sources=sources, diagnostics=diagnostics, documents=tuple(documents))
 
 
 def _with_model(documents: list[Document], options: Options) -> tuple[list[Document], Options]:
@@ -164,7 +170,7 @@ def import_(
 
 
 def _documents(
-    files: Sequence[Path], options: Options, system: str
+    files: Sequence[Path], options: Options, system: str, unsaved: Mapping[Path, str]
 ) -> tuple[list[Document], list[Diagnostic], dict[str, Source]]:
     """Returns the documents of `files`, the diagnostics of unreadable files, and the texts of the readable ones."""
     documents: list[Document] = []
@@ -176,7 +182,8 @@ def _documents(
         try:
             if file.suffix == ".py":
                 raise ValueError(PYTHON)
-            format, source = _format(file, system), Source.of(str(file), read_text(file, MAX_BYTES))
+            text = unsaved[file] if file in unsaved else read_text(file, MAX_BYTES)
+            format, source = _format(file, system), Source.of(str(file), text)
             sources[source.file] = source
             if format in ("flags", "assignments"):
                 scripts.append(source)
@@ -538,9 +545,8 @@ def _left_out(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _inexact(values: Values) -> tuple[str, ...]:
-    count = len(values.inexact)
-    shown = printable(", ".join(values.inexact))
-    said = [f"approximate: {count} fields are said nearly, or left out: {shown}"] if count else []
+    near = [*values.inexact]
+    said = [f"{approximate(near)} said nearly, or left out: {printable(', '.join(near))}"] if near else []
     assumed = [name for document in values.documents for name in document.assumed]
     said += [f"approximate: read as if these were not set: {printable(', '.join(assumed))}"] if assumed else []
     return tuple(said)

@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from planc.diag.fast_dataclass import dataclass
-from planc.interop.document import Document, Format
+from planc.interop.document import Document, FieldValue, Format
 from planc.interop.fields import FieldTable
 from planc.interop.setup import TrainingSetup
 from planc.interop.values import Values
@@ -56,6 +56,8 @@ class System(FieldTable):
     """Returns the text of the file with these fields; None for a system that is only read."""
     ending: str = ""
     """Extension of the exported file."""
+    fitted: Callable[[Mapping[str, Any], Mapping[str, FieldValue]], Mapping[str, Any]] | None = None
+    """Returns the fields of an export as they are for a file that has these values: None for those to write."""
     beside: Mapping[str, Writer] = field(default_factory=dict)
     """Settings without a field in its file, which a reader gets by `--set`: name and value, `OMIT` for none."""
     asserts: Callable[[Values], None] | None = None

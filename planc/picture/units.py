@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def seconds(value: float) -> str:
     """Return `value` (seconds) as text, with a unit by its size: `1.20 s`, `3.4 ms`, `56 us`."""
@@ -16,6 +18,16 @@ def count(value: float) -> str:
         if value >= factor:
             return f"{value / factor:.2f} {unit}"
     return f"{value:,.0f}"
+
+
+def counted(number: int, thing: str) -> str:
+    """Return `number` with the noun `thing`, in the plural unless it is one: `1 field`, `3 fields`."""
+    return f"{number:,} {thing}{'s' * (number != 1)}"
+
+
+def approximate(fields: Sequence[str]) -> str:
+    """Return `approximate: 2 fields` for the `fields` that a plan says only nearly; "" without any."""
+    return f"approximate: {counted(len(fields), 'field')}" if fields else ""
 
 
 def size(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import planc
 from planc.diag.diagnostic import Diagnostic
 
-pytest.importorskip("jax")
+jax = pytest.importorskip("jax")
 
 KERNEL = np.zeros((256, 688), np.float32)
 TREE = {"mlp": {"wi": KERNEL, "wo": KERNEL.T}}
@@ -157,3 +158,31 @@ def test_a_pipeline_asks_for_planc_names(tmp_path: Path) -> None:
     tree = {"wte": np.zeros((256, 256), np.float32)}
     diagnostic = found(tree, {"wte": "_, embed"}, plan=plan)[0]
     assert diagnostic.code == "E0901" and diagnostic.span.line > 1
+
+
+LARGE = """plan large
+model llama3_8b
+batch 64 x 8192 tokens microbatch 1
+cluster tpu_v5p(4x4x4)
+mesh fsdp 64
+use fsdp over fsdp
+compute bf16 reduce fp32
+"""
+
+
+def test_a_machine_larger_than_this_one_has_specs_and_a_tree_of_another_depth_is_told(tmp_path: Path) -> None:
+    (tmp_path / "large.plan").write_text(LARGE)
+    program = planc.lower(tmp_path / "large.plan", target="xla")
+    model = program.plan.model
+
+    def tree(layers: int) -> dict[str, Any]:
+        made = {n: jax.ShapeDtypeStruct(model.shape(p), np.float32) for n, p in model.param.items()}
+        return {n.replace("*", str(i)): leaf for n, leaf in made.items() for i in range(layers if "*" in n else 1)}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        where = program.shardings(tree(32))
+    assert jax.device_count() < 64 and where["layers.3.attention.wq.weight"].mesh.size == 64
+    assert "fsdp" in str(where["layers.3.attention.wq.weight"].spec)
+    with pytest.warns(UserWarning, match="as of 4 layers in place of 32"):
+        program.shardings(tree(4))

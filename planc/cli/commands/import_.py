@@ -13,6 +13,7 @@ from planc.cli.foreign import add_foreign, add_given, check_system, foreign_opti
 from planc.diag.errors import PlanError
 from planc.files import write_atomically
 from planc.interop.importing import Imported, import_files
+from planc.picture.units import approximate
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +55,7 @@ def _show(imported: Imported, output: str | None) -> None:
     if imported.text and not output:
         print(imported.text, end="")
     elif imported.text and imported.system:
-        near = f", approximate: {len(imported.inexact)} fields" if imported.inexact else ""
+        near = f", {approximate(imported.inexact)}" if imported.inexact else ""
         print(f"{output}: {imported.system.title} {imported.system.version}{near}\n{imported.chain}")
     if imported.diagnostics:
         with redirect_stdout(sys.stderr):

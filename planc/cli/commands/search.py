@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from planc.calibration.intervals import order_margin
+from planc.cli.commands.export import ONTO
 from planc.cli.common import add_costed_target, add_set, print_diagnostics, print_json, refused
 from planc.cli.foreign import add_foreign, check_system, foreign_options, is_foreign_name
 from planc.cli.pages import is_page, page_command, save_page, wrong_page
@@ -21,11 +22,13 @@ from planc.cli.progress import Progress
 from planc.cli.views.report_text import strong
 from planc.cli.views.table import fitted, table
 from planc.diag.errors import PlanError
+from planc.diag.quoting import printable, shell_word
 from planc.files import MAX_TEXT_BYTES, read_bounded, write_atomically
 from planc.language.build import build_file
-from planc.picture.units import days, money, seconds
+from planc.picture.units import approximate, days, money, seconds
 
 if TYPE_CHECKING:
+    from planc.interop.importing import Imported
     from planc.ir.report import RunCost
     from planc.searching import Found
     from planc.searching.result import Enough
@@ -102,9 +105,28 @@ def _on_foreign(options: argparse.Namespace) -> int:
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"{imported.setup.name}.plan"
         write_atomically(path, freed_text(imported.setup, free))
+        onto = _onto_command(imported, options) if options.format == "text" else ""
         options.file, options.cluster, options.set = str(path), [], []
-        near = f" (approximate: {len(imported.inexact)} fields)" if imported.inexact else ""
-        return _on_plan(options, f"{shown}{near}")
+        near = f" ({approximate(imported.inexact)})" if imported.inexact else ""
+        status = _on_plan(options, f"{shown}{near}")
+        if onto and status == 0:
+            print(onto)
+        return status
+
+
+def _onto_command(imported: Imported, options: argparse.Namespace) -> str:
+    """Return a line with the command that puts the first layout into the script that was searched; "" for a file that
+    is no script of a system whose scripts planc changes."""
+    assert imported.system and imported.setup
+    if imported.system.name != ONTO or [d.format for d in imported.documents] != ["flags"]:
+        return ""
+    page = options.folder is None or is_page(options.folder)
+    plan = Path("FOLDER" if page else options.folder) / f"{imported.setup.name}_1.plan"
+    words = ["planc", "export", str(plan), "--onto", options.file]
+    words += [word for name, value in options.set for word in ("--set", f"{name}={value}")]
+    words += [word for name in options.ignore for word in ("--ignore", name)]
+    how = "with -o FOLDER, " if page else ""
+    return f"{how}the first becomes your script's flags by: {printable(' '.join(map(shell_word, words)))}"
 
 
 def _on_plan(options: argparse.Namespace, shown: str) -> int:

@@ -10,7 +10,7 @@ from planc.driver.reporting import grouped, run_lines
 from planc.frameworks import policy_of
 from planc.ir.report import Interval, Report, Step, TargetAnswer
 from planc.ir.target import named
-from planc.picture.units import count, gib, seconds, size
+from planc.picture.units import approximate, count, gib, seconds, size
 
 MOST_LINES = 10
 """Number of lines that a target's answer lists for each code."""
@@ -41,7 +41,7 @@ def brief_line(report: Report) -> str:
 def _defaults(report: Report) -> str:
     """Return clauses with the defaults in effect for sentences that the plan does not have, and with the number of
     fields of another system's file that it says only nearly."""
-    near = f"; approximate: {len(report.inexact)} fields" if report.inexact else ""
+    near = f"; {approximate(report.inexact)}" if report.inexact else ""
     return (f"; by default {', '.join(report.defaults)}" if report.defaults else "") + near
 
 

@@ -469,7 +469,10 @@ class Script:
                 size += sum(len(one.text) + 1 for one in found.words)
                 if size > MAX_EXPANDED * 4:
                     raise UnreadableError("its variables grow beyond reason", word.span)
-                if piece.quoted and not found.apart:
+                if len(found.words) == 1 and found.words[0].text == found.text:
+                    stands = word.span if len(word.pieces) == 1 else self._piece_span(piece, word.span)
+                    parts.append(replace(found.words[0], quoted=piece.quoted, stands=stands))
+                elif piece.quoted and not found.apart:
                     certain = all(w.certain for w in found.words)
                     parts.append(ShellWord(found.text, word.span, True, certain))
                 elif found.words:
@@ -488,7 +491,9 @@ class Script:
         for piece in word.pieces:
             if piece.expanded:
                 found = self._put(piece, word.span, used)
-                for index, one in enumerate(found.words):
+                alone = len(found.words) == 1
+                for index, word_found in enumerate(found.words):
+                    one = replace(word_found, stands=self._piece_span(piece, word.span)) if alone else word_found
                     if index:
                         result += _together(parts, word.span)
                         parts = []
@@ -508,6 +513,9 @@ class Script:
                 parts = []
         result += _together(parts, word.span)
         return [one for one in result if one.text], used
+
+    def _piece_span(self, piece: WordPiece, place: Span) -> Span:
+        return self._places[place.file].span(piece.at, piece.at + len(piece.text)) if piece.at >= 0 else place
 
     def _text(self, word: Written, used: list[VariableValue]) -> tuple[str, bool]:
         """Returns the expansion of `word` in quotes, and True if no part of it depends on the shell."""
@@ -620,8 +628,8 @@ def _one(text: str, place: Span) -> _Put:
 
 def _together(parts: Sequence[ShellWord], place: Span) -> list[ShellWord]:
     """Concatenates `parts` to one word; returns no word if all parts are empty and unquoted."""
-    if len(parts) == 1 and not parts[0].quoted:
-        return list(parts) if parts[0].text else []
+    if len(parts) == 1 and (parts[0].stands is not None or not parts[0].quoted):
+        return list(parts) if parts[0].text or parts[0].quoted else []
     text, quoted = "".join(part.text for part in parts), any(part.quoted for part in parts)
     span = parts[0].span if parts and all(part.span == parts[0].span for part in parts) else place
     return [ShellWord(text, span, quoted, all(part.certain for part in parts))] if text or quoted else []

@@ -168,7 +168,8 @@ def _fields(words: Sequence[ShellWord]) -> tuple[dict[str, Given], list[Left]]:
             more.append(Left(word.text.partition("=")[0], fields[name].span, "twice"))
         more += [Left(one.text, one.span, "open") for one in values[1:] if "$" in one.text]
         certain = word.certain and all(one.certain for one in values)
-        fields[name] = Given(found, word.span.to(last) if joined else word.span, certain)
+        places = tuple((one.stands or one.span, one.span) for one in (word, *values))
+        fields[name] = Given(found, word.span.to(last) if joined else word.span, certain, places)
         if len(fields) > MAX_FIELDS:
             raise UnreadableError(f"more than {MAX_FIELDS:,} flags", word.span)
     return fields, more

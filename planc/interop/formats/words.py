@@ -48,6 +48,8 @@ class ShellWord:
     quoted: bool = False
     certain: bool = True
     """False if only the shell knows whether the word is given, or with which value."""
+    stands: Span | None = None
+    """Place of the expansion (`$TP`) that stands for the word, if it is set elsewhere, at `span`."""
 
 
 # What a script is made of.

@@ -709,6 +709,21 @@ WRITES = {
 }
 
 
+def _fitted(wanted: Mapping[str, Any], given: Mapping[str, FieldValue]) -> Mapping[str, Any]:
+    """Returns the flags `wanted` with the vocabulary of a script, where padding makes the plan's of it."""
+    own, padded = str(given.get("vocab_size", "")), wanted.get("vocab_size", OMIT)
+    if not own.isdecimal() or not isinstance(padded, int) or len(own) > 9 or "padded_vocab_size" in given:
+        return wanted
+    vocab, tp, name = int(own), int(wanted["tensor_model_parallel_size"]), "make_vocab_size_divisible_by"
+    now = str(given.get(name, 128))
+    steps = [int(now)] if now.isdecimal() and len(now) < 9 else []
+    steps += [128, *(2**n for n in range(20, -1, -1)), *range(1, 257)]
+    step = next((n for n in steps if n and -(-vocab // (n * tp)) * n * tp == padded), None)
+    if step is None or not 0 < vocab <= padded:
+        return wanted
+    return {**wanted, "vocab_size": vocab, name: OMIT if step == 128 and name not in given else step}
+
+
 def _narrow(s: TrainingSetup) -> str:
     """Returns the quantization of all linear layers, such as `float8(tensorwise)`; "" for none. Raises CannotSayError
     if only some layers are quantized."""
@@ -834,6 +849,7 @@ SYSTEM = System(
     batch_words=("global_batch_size", "micro_batch_size", "seq_length"),
     writes=WRITES,
     text=_text,
+    fitted=_fitted,
     ending=".sh",
     prepared=_prepared,
     cannot=CANNOT,

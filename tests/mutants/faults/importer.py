@@ -94,4 +94,11 @@ FAULTS: tuple[Fault, ...] = (
         planted="        with redirect_stdout(sys.stdout):\n",
         test="tests/interop/test_commands.py::test_findings_of_an_import_are_not_in_the_plan",
     ),
+    Fault(
+        name="onto: a flag that says the same in another way stays",
+        file="planc/interop/onto.py",
+        text=", *self._alternatives(found, given, wanted)]",
+        planted="]",
+        test="tests/interop/test_onto.py::test_line_ends_stay_and_the_command_says_what_it_changed",
+    ),
 )

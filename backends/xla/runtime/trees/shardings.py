@@ -4,14 +4,16 @@ its rules."""
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from planc.backends.xla.analysis.layouts import Spec, param_spec
 from planc.backends.xla.analysis.pipeline import pipelined
@@ -30,13 +32,17 @@ from planc.diag import Diagnostic, PlanError, Span
 from planc.diag.diagnostic import Related, bounded, in_order
 from planc.diag.quoting import printable
 from planc.files import leads_out
+from planc.picture.units import count
 
 if TYPE_CHECKING:
+    from planc.ir.model import Model
     from planc.ir.plan import Noun
     from planc.ir.program_text import ProgramText
 
 MOST_SHOWN = 8
 """Number of leaves that a message lists; the others are counted."""
+NEAR = 0.01
+"""Share of a model's parameters that norms and biases may make."""
 TABLES: dict[Noun, str] = {"params": "PARAMS", "grads": "GRADS", "optimizer": "OPTIMIZER"}
 """Names of the tables of an emitted program."""
 
@@ -56,13 +62,32 @@ def shardings(
     have planc's name (E0901).
     """
     specs = leaf_specs(program, tree, rules, model, noun)
+    if noun == "params" and (other := other_size(program.plan.model, tree)):
+        warnings.warn(other, stacklevel=4)
     emitted = program.load()
-    mesh = emitted.build_mesh()
+    sizes = program.plan.mesh.sizes
+    few = jax.device_count() < program.plan.mesh.devices
+    mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes)) if few else emitted.build_mesh()
     if specs is None:
         return emitted.shardings(mesh, tree, getattr(emitted, TABLES[noun]))
     jax_spec: Any = PartitionSpec
     where = [NamedSharding(mesh, jax_spec(*(axes or None for axes in spec))) for spec in specs]
     return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(tree), where)
+
+
+def other_size(model: Model, tree: Any) -> str:
+    """Return a warning if `tree` has another number of parameters than `model`, by more than norms and biases make;
+    else "". The warning says how many layers would explain it."""
+    own = sum(prod(leaf.shape) for leaf in jax.tree_util.tree_leaves(tree) if hasattr(leaf, "shape"))
+    if abs(own - model.parameters) <= NEAR * model.parameters:
+        return ""
+    inside = [p for p in model.params if {*p.sections} <= {*model.blocks}]
+    blocks = sum(model.elements(p) * model.copies(p) for p in inside)
+    found = f"the tree has {count(own)} parameters and {model.name}, the plan's model, {count(model.parameters)}"
+    deep = (own - model.parameters + blocks) / (blocks / model.layers)
+    whole = round(deep) not in (0, model.layers) and abs(deep - round(deep)) < NEAR * deep
+    likely = f", as of {round(deep)} layers in place of {model.layers}" if whole else ""
+    return f"{found}{likely}: layouts are those of the plan, but memory and time are of its model"
 
 
 def leaf_specs(
