@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from planc.compare.resharding_bytes import ReshardingBytes, resharding_bytes
 from planc.compare.same_training import Apart, apart
-from planc.compare.shard_intervals import declared_layout
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.backend import StateLayout
 from planc.ir.mesh import Mesh
@@ -17,6 +16,7 @@ from planc.ir.sharding import ParamSharding, Sharded
 from planc.ir.target import NO_TARGET, Target
 from planc.lowering import load_backend
 from planc.picture.notebook import InNotebook
+from planc.sharding.shard_intervals import declared_layout
 
 if TYPE_CHECKING:
     from planc.costing import CostedPlan

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise, takewhile
 
-from planc.compare.shard_intervals import Runs, StoredLayout, layers_on_rank, length, shared, stored_layout
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.backend import StateLayout
 from planc.ir.mesh import Axis
 from planc.ir.plan import Noun
 from planc.ir.sharding import Sharded
 from planc.ir.updates import moment_elements, moments_of
+from planc.sharding.shard_intervals import Runs, StoredLayout, layers_on_rank, length, shared, stored_layout
 
 ELEMENT_BYTES = 4
 """Checkpoints are stored in fp32, whatever the compute dtype."""

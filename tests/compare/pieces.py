@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from planc.compare.diff import rest
-from planc.compare.shard_intervals import layers_on_rank, stored_layout
 from planc.ir.model import Param
 from planc.ir.plan import Noun, Plan
 from planc.ir.session import STATE
 from planc.ir.target import Target
+from planc.sharding.shard_intervals import layers_on_rank, stored_layout
 from tests.plans import propagated
 
 Boxes = dict[str, set[tuple[tuple[int, ...], tuple[int, ...]]]]

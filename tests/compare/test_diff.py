@@ -10,11 +10,11 @@ import pytest
 
 from planc.compare.diff import Diff, diff
 from planc.compare.resharding_bytes import digits_of, digits_on, holders, resharding_bytes
-from planc.compare.shard_intervals import declared_layout, shared
 from planc.driver import examine
 from planc.ir.mesh import strided
 from planc.ir.plan import Plan
 from planc.ir.target import Target
+from planc.sharding.shard_intervals import declared_layout, shared
 from tests.compare.pieces import masks
 from tests.cuda.cases import plan_of
 from tests.plans import BODY, HEAD_BF16, propagated

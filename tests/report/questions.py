@@ -13,10 +13,10 @@ from typing import Any
 
 from planc.checks.recost import recost
 from planc.compare.diff import rest
-from planc.compare.shard_intervals import stored_layout
 from planc.costing.explain import explain
 from planc.driver import examine
 from planc.ir.plan import Recompute
+from planc.sharding.shard_intervals import stored_layout
 from tests.plans import ROOT
 
 PLAN = ROOT / "plans" / "llama3_70b_h100.plan"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from math import prod
 
 from planc.compare.diff import rest
-from planc.compare.shard_intervals import Runs, StoredLayout, stored_layout
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.mesh import Axis
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.picture.marks import Mark, Picture, Rect, StraightLine, Text, clipped
 from planc.picture.units import count, size
 from planc.report.data import Data, PageSubject
+from planc.sharding.shard_intervals import Runs, StoredLayout, stored_layout
 
 MOST_CARDS = 6
 """Number of tensors that the picture draws: those with the most elements, one of each layout."""

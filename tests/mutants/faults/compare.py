@@ -63,14 +63,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="the first ranks of a short dimension share its rest",
-        file="planc/compare/shard_intervals.py",
+        file="planc/sharding/transfer_core.py",
         text="each = -(-(last - first) // axis.size)",
         planted="each = (last - first) // axis.size",
         test="tests/compare/test_diff.py::test_bytes_moved_are_those_of_the_masks[dp-uneven]",
     ),
     Fault(
         name="a device of a pipeline is taken to hold every layer",
-        file="planc/compare/shard_intervals.py",
+        file="planc/sharding/shard_intervals.py",
         text="stage = plan.mesh.axis(plan.split.axis).place_of(rank) if plan.split else 0",
         planted="stage = 0",
         test="tests/compare/test_diff.py::test_bytes_moved_are_those_of_the_masks[dp-pp]",

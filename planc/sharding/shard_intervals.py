@@ -17,6 +17,7 @@ from planc.ir.model import Param
 from planc.ir.plan import Noun, Plan
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.sharding.stage_assignment import virtual_stages
+from planc.sharding.transfer_core import Held, MeshAxis, repeat_within, shard_range, subrange
 
 Runs = tuple[tuple[int, int], ...]
 """Half-open intervals (first index, one past the last), in order."""
@@ -83,10 +84,29 @@ class StoredLayout:
         runs: Runs = ((0, prod(length for length, _, _ in self.used[dim])),)
         for length, inside, axes in self.used[dim]:
             if axes:
-                runs = _repeat_within(runs, length, inside, _shard_range(length, axes, rank))
+                runs = repeat_within(runs, length, inside, shard_range(length, _pairs(axes), rank))
         if dim == self.on_dim and self.stored:
-            runs = _subrange(runs, *_shard_range(sum(b - a for a, b in runs), self.stored, rank))
+            runs = subrange(runs, *shard_range(sum(b - a for a, b in runs), _pairs(self.stored), rank))
         return runs
+
+
+def held(sharded: Sharded, layout: StoredLayout, stages: tuple[int, ...]) -> Held:
+    """Return `layout` as plain tuples, for a tensor that is on these pipeline `stages` of `sharded`."""
+    used = tuple(tuple((n, inside, _pairs(axes)) for n, inside, axes in cuts) for cuts in layout.used)
+    on_dim = layout.on_dim if layout.on_dim is not None and layout.stored else -1
+    split = sharded.plan.split
+    axis = sharded.plan.mesh.axis(split.axis) if split else None
+    stage = (axis.stride, axis.size) if axis else (1, 1)
+    return Held(used, _pairs(layout.stored) if on_dim >= 0 else (), on_dim, stage, stages)
+
+
+def stages_of_layers(plan: Plan, param: Param) -> dict[int, tuple[int, ...]]:
+    """Return the pipeline stages that have each layer's tensor of `param`, by layer; -1 for the embedding or head."""
+    found: dict[int, list[int]] = {}
+    for stage in range(plan.pipeline):
+        for layer in _layers_on_stage(plan, param, stage):
+            found.setdefault(layer, []).append(stage)
+    return {layer: tuple(stages) for layer, stages in sorted(found.items())}
 
 
 def stored_layout(sharded: Sharded, p: ParamSharding, noun: Noun, rest: StateLayout) -> StoredLayout:
@@ -123,14 +143,8 @@ def _layers_on_stage(plan: Plan, param: Param, stage: int) -> frozenset[int]:
 # Runs of indices.
 
 
-def _shard_range(length: int, axes: tuple[Axis, ...], rank: int) -> tuple[int, int]:
-    """Return the interval of range(`length`) that `rank` holds; `axes` split it one after the other."""
-    first, last = 0, length
-    for axis in axes:
-        each = -(-(last - first) // axis.size)
-        at = axis.place_of(rank)
-        first, last = min(last, first + each * at), min(last, first + each * (at + 1))
-    return first, last
+def _pairs(axes: tuple[Axis, ...]) -> tuple[MeshAxis, ...]:
+    return tuple((axis.stride, axis.size) for axis in axes)
 
 
 def _largest_part(length: int, axes: tuple[Axis, ...], holders: dict[Axis, int]) -> int:
@@ -141,29 +155,6 @@ def _largest_part(length: int, axes: tuple[Axis, ...], holders: dict[Axis, int])
         holders[axis] = min(holders.get(axis, axis.size), -(-length // each))
         length = each
     return length
-
-
-def _repeat_within(runs: Runs, length: int, inside: int, part: tuple[int, int]) -> Runs:
-    """Return the elements of `runs` whose index along one dim is in the interval `part`. The dim has `length` indices
-    of `inside` elements each."""
-    block = length * inside
-    return tuple(
-        (start + part[0] * inside, start + part[1] * inside)
-        for a, b in runs
-        for start in range(a, b, block)
-        if part[0] < part[1]
-    )
-
-
-def _subrange(runs: Runs, first: int, last: int) -> Runs:
-    """Return the indices at positions `first` to `last` (exclusive) of the concatenated intervals `runs`."""
-    found, passed = [], 0
-    for a, b in runs:
-        start, stop = max(first - passed, 0), min(last - passed, b - a)
-        if start < stop:
-            found.append((a + start, a + stop))
-        passed += b - a
-    return tuple(found)
 
 
 def length(runs: Runs) -> int:

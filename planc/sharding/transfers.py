@@ -1,0 +1,313 @@
+"""The transfer of a trainer's weights to a generator: what moves, over which kind of link, and how much a rank sends.
+
+The hops are those of `transfer_core`, which the emitted program runs. Layers whose tensors take the same hops are
+looked at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import field
+from math import lcm
+from typing import NamedTuple
+
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.backend import StateLayout
+from planc.ir.model import Param
+from planc.ir.sharding import Sharded
+from planc.sharding.shard_intervals import held, stages_of_layers, stored_layout
+from planc.sharding.transfer_core import Held, Side, cells, hops
+
+
+class TensorMove(NamedTuple):
+    """The tensors of one parameter that move alike: its layers with the same stages on both sides."""
+
+    param: Param
+    number: int
+    """Index of the parameter in the model: where its turns begin."""
+    layers: tuple[int, ...]
+    source: Held
+    target: Held
+
+
+WireBytes = Callable[[TensorMove], float]
+"""Bytes of one element of a tensor as it travels."""
+
+
+@dataclass
+class Load:
+    """Bytes that one rank receives and sends in a transfer, inside its node and through the network."""
+
+    near_in: float = 0.0
+    near_out: float = 0.0
+    far_in: float = 0.0
+    far_out: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassBytes:
+    """What moves of one parameter, over all its layers. `pieces` are messages."""
+
+    name: str
+    tensors: int
+    pieces: int
+    kept_bytes: float
+    """Bytes that a rank of the generator has already, as its own shard of the trainer."""
+    near_bytes: float
+    far_bytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transfer:
+    """The transfer of all weights, in bytes as they travel."""
+
+    classes: tuple[ClassBytes, ...]
+    loads: dict[int, Load]
+    """By global rank."""
+    missing: dict[int, float]
+    """Bytes that each rank of the generator lacks."""
+    missing_of_node: dict[int, float]
+    """Distinct bytes that each node of the generator lacks, by its first global rank."""
+    deepest: int
+    """Messages in a row, from a holder to the last rank that its cell reaches."""
+    model_bytes: float = 0.0
+    sides: tuple[Side, Side] = field(default_factory=lambda: (Side(0, 1, 1), Side(0, 1, 1)))
+
+    @property
+    def pieces(self) -> int:
+        return sum(c.pieces for c in self.classes)
+
+    @property
+    def moved_bytes(self) -> float:
+        return sum(c.near_bytes + c.far_bytes for c in self.classes)
+
+
+def sides_of(source: Sharded, target: Sharded, *, colocated: bool) -> tuple[Side, Side]:
+    """Return the ranks of trainer and generator. If `colocated` they are the same, else the generator's follow."""
+    one, other = source.plan, target.plan
+    trainer = Side(0, one.mesh.devices, min(one.mesh.devices, one.cluster.devices_per_node))
+    if colocated:
+        return trainer, trainer
+    first = one.mesh.devices
+    return trainer, Side(first, other.mesh.devices, min(other.mesh.devices, other.cluster.devices_per_node))
+
+
+def tensor_moves(source: Sharded, target: Sharded, rest: StateLayout) -> Iterator[TensorMove]:
+    """Yield the tensors that move from the layout between steps of `source` to the layout of use in `target`.
+
+    `rest` gives the axes and the dim of the storage sharding of `source`. Both have the same model.
+    """
+    for number, p in enumerate(target.params):
+        own = source.param[p.param.name]
+        have = stored_layout(source, own, "params", rest)
+        want = stored_layout(target, p, "params", lambda _p, _noun: ((), None))
+        theirs = stages_of_layers(target.plan, p.param)
+        alike: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+        for layer, stages in stages_of_layers(source.plan, own.param).items():
+            alike.setdefault((stages, theirs[layer]), []).append(layer)
+        for (stages, there), layers in alike.items():
+            yield TensorMove(p.param, number, tuple(layers), held(source, have, stages), held(target, want, there))
+
+
+def transfer(
+    source: Sharded,
+    target: Sharded,
+    rest: StateLayout,
+    *,
+    colocated: bool,
+    wire_bytes: WireBytes,
+    per_node: int = 0,
+) -> Transfer:
+    """Return what moves from a trainer to a generator.
+
+    Args:
+        source: the layouts of the trainer.
+        target: the layouts of the generator, of the same model.
+        rest: the axes and the dim of the trainer's storage sharding.
+        colocated: True if both sides have the same devices.
+        wire_bytes: the bytes of an element as it travels.
+        per_node: devices of a node; 0: those of the clusters.
+    """
+    one, other = sides_of(source, target, colocated=colocated)
+    sides = (one._replace(per_node=per_node), other._replace(per_node=per_node)) if per_node else (one, other)
+    found, model_bytes = _Sums(sides, colocated), 0.0
+    for move in tensor_moves(source, target, rest):
+        travels = wire_bytes(move)
+        found.add(move, travels)
+        model_bytes += source.model.elements(move.param) * len(move.layers) * travels
+    return found.transfer(model_bytes)
+
+
+class _Cells(NamedTuple):
+    """Cells with the same ranks on both sides, of layers `layers`, whose first turn is `turn`."""
+
+    holders: int
+    wanters: int
+    turn: int
+    layers: tuple[int, ...]
+
+
+class _Sums:
+    """Sums over cells. Those with the same ranks and turns are added up before their hops are walked."""
+
+    def __init__(self, sides: tuple[Side, Side], colocated: bool) -> None:
+        self._sides, self._colocated = sides, colocated
+        self._node = {r: side.node(r) for side in sides for r in range(side.first, side.first + side.devices)}
+        self._groups: list[tuple[int, ...]] = []
+        self._number: dict[tuple[int, ...], int] = {}
+        self._by_id: dict[int, int] = {}
+        self._alive: list[tuple[int, ...]] = []
+        self._spread: dict[tuple[int, int], _Spread] = {}
+        self._bytes: dict[_Cells, float] = {}
+        self._sent: dict[_Cells, float] = {}
+        self._classes: list[ClassBytes] = []
+
+    def add(self, move: TensorMove, wire_bytes: float) -> None:
+        """Add the cells of one move, whose elements travel as `wire_bytes` bytes."""
+        pieces, kept, near, far = 0, 0, 0, 0
+        first = move.number + 1
+        for index, (box, holders, wanters) in enumerate(cells(move.source, move.target, self._sides)):
+            size = 1
+            for a, b in box:
+                size *= b - a
+            have, want = self._group(holders), self._group(wanters)
+            spread = self._spread_of(have, want)
+            kept += size * spread.kept
+            if not spread.lacking:
+                continue
+            pieces += len(spread.lacking)
+            near += size * spread.near
+            far += size * spread.far
+            turn = (first + index) % spread.period
+            if self._colocated:
+                key = _Cells(have, want, turn, move.layers)
+            else:
+                key = _Cells(-1, want, turn, move.layers)
+                out = _Cells(have, -1, (first + index) % len(holders), move.layers)
+                self._sent[out] = self._sent.get(out, 0.0) + size * wire_bytes
+            self._bytes[key] = self._bytes.get(key, 0.0) + size * wire_bytes
+        layers = len(move.layers)
+        sums = (layers * wire_bytes * n for n in (kept, near, far))
+        names = ("kept_bytes", "near_bytes", "far_bytes")
+        found = dict(zip(names, sums, strict=True))
+        self._classes.append(ClassBytes(name=move.param.name, tensors=layers, pieces=pieces * layers, **found))
+
+    def _group(self, ranks: tuple[int, ...]) -> int:
+        """Return the number of a group of ranks. Groups are met many times as the same object."""
+        if (number := self._by_id.get(id(ranks))) is None:
+            self._alive.append(ranks)
+            number = self._by_id[id(ranks)] = self._number.setdefault(ranks, len(self._groups))
+            if number == len(self._groups):
+                self._groups.append(ranks)
+        return number
+
+    def _spread_of(self, have: int, want: int) -> _Spread:
+        key = (have if self._colocated else -1, want)
+        if (found := self._spread.get(key)) is None:
+            found = self._spread[key] = self._count(self._groups[have] if self._colocated else (), self._groups[want])
+        return found
+
+    def _count(self, holders: tuple[int, ...], wanters: tuple[int, ...]) -> _Spread:
+        there = set(holders)
+        lacking = tuple(rank for rank in wanters if rank not in there)
+        nodes: dict[int, int] = {}
+        near: dict[int, int] = {}
+        for rank in lacking:
+            nodes[self._node[rank]] = nodes.get(self._node[rank], 0) + 1
+        for rank in holders:
+            if self._node[rank] in nodes:
+                near[self._node[rank]] = near.get(self._node[rank], 0) + 1
+        far = len(nodes) - len(near)
+        period = lcm(len(holders) or 1, *nodes.values(), *near.values())
+        return _Spread(
+            lacking, frozenset(nodes) - set(near), len(wanters) - len(lacking), len(lacking) - far, far, period
+        )
+
+    def transfer(self, model_bytes: float) -> Transfer:
+        """Walk the hops, and return all sums; `model_bytes` are those of the weights, each once."""
+        loads: dict[int, Load] = {}
+        missing: dict[int, float] = {}
+        of_node: dict[int, float] = {}
+        deepest = 0
+        for key, size in self._bytes.items():
+            spread = self._spread[key.holders, key.wanters]
+            for rank in spread.lacking:
+                missing[rank] = missing.get(rank, 0.0) + size * len(key.layers)
+            for node in spread.nodes:
+                of_node[node] = of_node.get(node, 0.0) + size * len(key.layers)
+            wanters = self._groups[key.wanters]
+            holders = self._groups[key.holders] if self._colocated else (OUTSIDE,)
+            for turn, times in _turns(key, spread.period):
+                for hop in hops(((0, 1),), holders, wanters, turn, self._sides, self._colocated):
+                    deepest = max(deepest, hop.depth)
+                    inside = hop.sender != OUTSIDE and self._node[hop.sender] == self._node[hop.receiver]
+                    _add(loads, hop.sender, hop.receiver, size * times, inside)
+        loads.pop(OUTSIDE, None)
+        for key, size in self._sent.items():
+            holders = self._groups[key.holders]
+            for turn, times in _turns(key, len(holders)):
+                loads.setdefault(holders[turn], Load()).far_out += size * times
+        return Transfer(
+            classes=_by_name(self._classes),
+            loads=loads,
+            missing=missing,
+            missing_of_node=of_node,
+            deepest=deepest,
+            model_bytes=model_bytes,
+            sides=self._sides,
+        )
+
+
+OUTSIDE = -1
+"""Stands for the trainer's rank that sends a cell to a generator of its own devices; it is counted apart."""
+
+
+class _Spread(NamedTuple):
+    """The ranks that lack a cell, the nodes among theirs that have no holder, and the messages: as many as lack it."""
+
+    lacking: tuple[int, ...]
+    nodes: frozenset[int]
+    kept: int
+    near: int
+    far: int
+    period: int
+    """Turns after which the hops are the same again."""
+
+
+def _turns(key: _Cells, period: int) -> Iterator[tuple[int, int]]:
+    """Yield each turn of the cells modulo `period`, and the number of layers that have it."""
+    times: dict[int, int] = {}
+    for layer in key.layers:
+        turn = (key.turn + layer) % period
+        times[turn] = times.get(turn, 0) + 1
+    yield from times.items()
+
+
+def _add(loads: dict[int, Load], sender: int, receiver: int, size: float, inside: bool) -> None:
+    out, into = loads.setdefault(sender, Load()), loads.setdefault(receiver, Load())
+    if inside:
+        out.near_out += size
+        into.near_in += size
+    else:
+        out.far_out += size
+        into.far_in += size
+
+
+def _by_name(found: list[ClassBytes]) -> tuple[ClassBytes, ...]:
+    """Return one entry a parameter: the sums of its moves."""
+    whole: dict[str, ClassBytes] = {}
+    for one in found:
+        other = whole.get(one.name)
+        whole[one.name] = one if other is None else _sum(other, one)
+    return tuple(whole.values())
+
+
+def _sum(one: ClassBytes, other: ClassBytes) -> ClassBytes:
+    return ClassBytes(
+        name=one.name,
+        tensors=one.tensors + other.tensors,
+        pieces=one.pieces + other.pieces,
+        kept_bytes=one.kept_bytes + other.kept_bytes,
+        near_bytes=one.near_bytes + other.near_bytes,
+        far_bytes=one.far_bytes + other.far_bytes,
+    )
