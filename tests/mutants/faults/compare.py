@@ -64,8 +64,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="the first ranks of a short dimension share its rest",
         file="planc/sharding/transfer_core.py",
-        text="each = -(-(last - first) // axis.size)",
-        planted="each = (last - first) // axis.size",
+        text="each = -(-(last - first) // size)",
+        planted="each = (last - first) // size",
         test="tests/compare/test_diff.py::test_bytes_moved_are_those_of_the_masks[dp-uneven]",
     ),
     Fault(
