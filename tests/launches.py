@@ -75,6 +75,8 @@ LAUNCHES = {
     "trees": Launch(TESTS / "xla" / "tree_worker.py"),
     "twins": Launch(TESTS / "xla" / "twins.py"),
     **{f"torch-{v}": Launch(CUDA, 4, python=str(VERSIONS / f"torch-{v}/bin/python")) for v in OTHER_TORCHES},
+    "sync-torch": Launch(TESTS / "cuda" / "sync_worker.py"),
+    "sync-jax": Launch(TESTS / "xla" / "sync_worker.py"),
     "torch_xla": Launch(TESTS / "torch_xla" / "worker.py", python=str(TORCH_XLA), parity="torch_xla"),
 }
 

@@ -166,6 +166,8 @@ class _Module(_Source):
         match node:
             case ast.BoolOp(op=op, values=operands):
                 values, decides = [self._value(v) for v in operands], isinstance(op, ast.Or)
+                if values[0] is not UNKNOWN and bool(values[0]) == decides:
+                    return values[0]
                 if any(v is not UNKNOWN and bool(v) == decides for v in values):
                     return decides
                 return UNKNOWN if UNKNOWN in values else values[-1]

@@ -47,6 +47,17 @@ class Side(NamedTuple):
         return self.first + (rank - self.first) // self.per_node * self.per_node
 
 
+class Moved(NamedTuple):
+    """The tensors of one parameter that move alike: those of its `layers` (-1 of the ends), for which `*` stands in its
+    name. `number` is where its turns begin (`turn_of`)."""
+
+    name: str
+    number: int
+    layers: tuple[int, ...]
+    source: Held
+    target: Held
+
+
 class Hop(NamedTuple):
     """One message: `box` of a tensor travels from global rank `sender` to `receiver`. Hops of a larger `depth` pass on
     what hops of a smaller one brought."""
@@ -55,6 +66,11 @@ class Hop(NamedTuple):
     receiver: int
     box: Box
     depth: int
+
+
+def shape_of(held: Held) -> tuple[int, ...]:
+    """Return the shape of the whole tensor."""
+    return tuple(prod(length for length, _, _ in dims) for dims in held.used)
 
 
 def shard_range(length: int, axes: Sequence[MeshAxis], rank: int) -> Run:

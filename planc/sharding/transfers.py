@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.backend import StateLayout
-from planc.ir.model import Param
+from planc.ir.model import EXPERTS, Param
 from planc.ir.sharding import Sharded
 from planc.sharding.shard_intervals import held, stages_of_layers, stored_layout
 from planc.sharding.transfer_core import Held, Side, cells, hops
@@ -28,6 +28,14 @@ class TensorMove(NamedTuple):
     layers: tuple[int, ...]
     source: Held
     target: Held
+
+
+def narrows(param: Param) -> bool:
+    """True for the parameters that a generator with float8 weights holds as float8: the matrices of blocks but routers,
+    as DeepSeek-V3's checkpoints and vLLM's loaders have it. All others stay in the compute dtype."""
+    matrix = len(param.shape_dims) > 1 and all(param.shape_dims)
+    routes = param.shape_dims[0] == ("experts",) and param.region != EXPERTS
+    return matrix and "*" in param.name and not routes
 
 
 WireBytes = Callable[[TensorMove], float]

@@ -1,0 +1,272 @@
+"""The weights of a trainer, sent to a generator that holds them in another layout.
+
+Every rank derives from the same table which boxes of which tensors it sends to whom, in which order. What a rank
+receives is staged; all ranks of the generator take the new weights together, or none does.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from planc.backends.cuda.program.sync_facts import FACTS
+from planc.backends.cuda.program.sync_names import BUCKET_BYTES, DTYPE, MOVES, NARROW, SIDES
+from planc.sharding.transfer_core import Box, Held, Hop, Moved, cells, hops, runs_of, shape_of, turn_of
+
+# The largest number of float8_e4m3fn, which the largest element of a block becomes.
+LARGEST = 448.0
+
+
+class Message(NamedTuple):
+    """A box of the tensor `name` on its way."""
+
+    name: str
+    moved: Moved
+    hop: Hop
+
+
+def tensors() -> Iterator[tuple[str, Moved, int]]:
+    """Yield the name, the moves and the layer (-1 of the ends) of each tensor."""
+    for moved in MOVES:
+        for layer in moved.layers:
+            yield moved.name.replace("*", str(layer)), moved, layer
+
+
+@cache
+def cells_of(moved: Moved, rank: int) -> list[tuple[int, Box, tuple[int, ...], tuple[int, ...]]]:
+    """Return the number, the box, the holders and the wanters of each cell that `rank` holds or wants."""
+    found = enumerate(cells(moved.source, moved.target, SIDES))
+    return [(number, *cell) for number, cell in found if rank in cell[1] or rank in cell[2]]
+
+
+@cache
+def messages(rank: int) -> list[list[Message]]:
+    """Return what `rank` sends and receives, tick by tick.
+
+    A bucket's messages of depth d are in the d-th tick from its own, so what a message passes on came before.
+    """
+    ticks: list[list[Message]] = []
+    bucket, filled = 0, 0
+    for name, moved, layer in tensors():
+        for number, box, holders, wanters in cells_of(moved, rank):
+            turn = turn_of(moved.number, layer, number)
+            for hop in hops(box, holders, wanters, turn, SIDES, FACTS.colocated):
+                if rank in (hop.sender, hop.receiver):
+                    ticks += [[] for _ in range(bucket + hop.depth - len(ticks))]
+                    ticks[bucket + hop.depth - 1].append(Message(name, moved, hop))
+        filled += prod(shape_of(moved.target)) * DTYPE.itemsize
+        if filled >= BUCKET_BYTES:
+            bucket, filled = bucket + 1, 0
+    if FACTS.float8:
+        return [sorted(tick, key=lambda message: message.moved.name in NARROW) for tick in ticks]
+    return ticks
+
+
+def inside(held: Held, box: Box, rank: int) -> tuple[slice, ...]:
+    """Return where `box` lies in the shard of a side's rank, counted from 0 on each side."""
+    found = []
+    for dim, (first, last) in enumerate(box):
+        before = 0
+        for a, b in runs_of(held, dim, rank):
+            if a <= first < b:
+                found.append(slice(before + first - a, before + last - a))
+            before += b - a
+    return tuple(found)
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's shard."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def block_of(shape: tuple[int, ...], dim: int) -> int:
+    """Return how many indices of a dim share a scale: those of a block of the last two dims, one of the others."""
+    if dim < len(shape) - 2:
+        return 1
+    return FACTS.block if FACTS.block else shape[dim]
+
+
+def block_scales(
+    trainer: Mapping[str, torch.Tensor], group: dist.ProcessGroup, device: torch.device
+) -> dict[str, torch.Tensor]:
+    """Return the scale of each block of the matrices that travel as float8, by tensor: its largest magnitude / 448.
+
+    A collective over all ranks, because a block may lie on several.
+    """
+    grids: dict[str, torch.Tensor] = {}
+    for name, moved, _ in tensors():
+        if moved.name not in NARROW:
+            continue
+        shape = shape_of(moved.source)
+        most = local(trainer[name]).detach().to(DTYPE).float().abs() if name in trainer else None
+        if most is not None:
+            for dim in range(len(shape)):
+                block = block_of(shape, dim)
+                runs = runs_of(moved.source, dim, dist.get_rank(group) - SIDES[0].first)
+                which = torch.cat([torch.arange(a, b) // block for a, b in runs] or [torch.arange(0)])
+                into = torch.zeros(*most.shape[:dim], -(-shape[dim] // block), *most.shape[dim + 1 :], device=device)
+                which = which.to(device).view(-1, *(1 for _ in shape[dim + 1 :])).expand_as(most)
+                most = into.scatter_reduce_(dim, which, most, "amax")
+        grid = [-(-n // block_of(shape, dim)) for dim, n in enumerate(shape)]
+        grids[name] = torch.zeros(grid, device=device) if most is None else most
+    if grids:
+        flat = torch.cat([grid.flatten() for grid in grids.values()])
+        dist.all_reduce(flat, dist.ReduceOp.MAX, group=group)
+        flat = torch.where(flat > 0, flat * (1 / LARGEST), 1.0)
+        parts = flat.split([grid.numel() for grid in grids.values()])
+        grids = {name: part.view_as(grid) for (name, grid), part in zip(grids.items(), parts, strict=True)}
+    return grids
+
+
+def narrowed(values: torch.Tensor, scales: torch.Tensor, box: Box, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return the `values` of a `box` of a tensor as float8, each multiplied by 1 / the scale of its block."""
+    for dim, (first, last) in enumerate(box):
+        which = torch.arange(first, last, device=values.device) // block_of(shape, dim)
+        scales = scales.index_select(dim, which)
+    return (values.float() * (1 / scales)).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
+
+
+class Transfer:
+    """One sync on this rank: what it has, what it received, and the tensors that it fills at the end."""
+
+    def __init__(
+        self,
+        trainer: Mapping[str, torch.Tensor],
+        generator: Mapping[str, torch.Tensor],
+        group: dist.ProcessGroup,
+    ) -> None:
+        self.trainer, self.generator, self.group, self.rank = trainer, generator, group, dist.get_rank(group)
+        self.device = next(local(tensor) for tensor in (*trainer.values(), *generator.values())).device
+        self.staged: dict[tuple[str, Box], torch.Tensor] = {}
+        if FACTS.float8:
+            self.scales = block_scales(trainer, group, self.device)
+
+    def own(self, name: str, moved: Moved, box: Box) -> torch.Tensor:
+        """Return a box of this rank's shard in the dtype in which it travels."""
+        here = self.rank - SIDES[0].first
+        part = local(self.trainer[name]).detach()[inside(moved.source, box, here)]
+        if FACTS.float8 and moved.name in NARROW:
+            return narrowed(part.to(DTYPE), self.scales[name], box, shape_of(moved.source))
+        return part.to(DTYPE)
+
+    def packed(self, messages: list[Message]) -> torch.Tensor:
+        """Return the bytes of what goes to one rank."""
+        parts = []
+        for name, moved, hop in messages:
+            values = self.own(name, moved, hop.box) if hop.depth == 1 else self.staged[name, hop.box]
+            parts.append(values.contiguous().flatten().view(torch.uint8))
+        return torch.cat(parts)
+
+    def room(self, messages: list[Message]) -> torch.Tensor:
+        """Return the buffer for what comes from one rank; its parts are what is staged."""
+        dtypes = [torch.float8_e4m3fn if FACTS.float8 and m.moved.name in NARROW else DTYPE for m in messages]
+        sizes = [[b - a for a, b in m.hop.box] for m in messages]
+        lengths = [prod(size) * dtype.itemsize for size, dtype in zip(sizes, dtypes, strict=True)]
+        buffer = torch.empty(sum(lengths), dtype=torch.uint8, device=self.device)
+        for message, part, dtype, size in zip(messages, buffer.split(lengths), dtypes, sizes, strict=True):
+            self.staged[message.name, message.hop.box] = part.view(dtype).view(size)
+        return buffer
+
+    def op(self, way: Callable[..., Any], buffer: torch.Tensor, peer: int) -> dist.P2POp:
+        """Return the sending or receiving of a buffer."""
+        return dist.P2POp(way, buffer, group=self.group, group_peer=peer)
+
+    def exchange(self) -> None:
+        """Send and receive, tick by tick."""
+        for tick in messages(self.rank):
+            out: dict[int, list[Message]] = {}
+            into: dict[int, list[Message]] = {}
+            for message in tick:
+                if message.hop.sender == self.rank:
+                    out.setdefault(message.hop.receiver, []).append(message)
+                else:
+                    into.setdefault(message.hop.sender, []).append(message)
+            ops = [self.op(dist.isend, self.packed(found), peer) for peer, found in sorted(out.items())]
+            ops += [self.op(dist.irecv, self.room(found), peer) for peer, found in sorted(into.items())]
+            for work in dist.batch_isend_irecv(ops) if ops else []:
+                work.wait()
+
+    def take(self) -> None:
+        """Fill the generator's tensors."""
+        here = self.rank - SIDES[1].first
+        for name, moved, _ in tensors():
+            if name not in self.generator:
+                continue
+            for _, box, _, wanters in cells_of(moved, self.rank):
+                if self.rank in wanters:
+                    staged = self.staged.get((name, box))
+                    values = self.own(name, moved, box) if staged is None else staged
+                    self.generator[name][inside(moved.target, box, here)].copy_(values)
+            if FACTS.float8 and moved.name in NARROW:
+                scales, shape = self.scales[name], shape_of(moved.target)
+                for dim in range(len(shape)):
+                    block = block_of(shape, dim)
+                    which = [torch.arange(a // block, -(-b // block)) for a, b in runs_of(moved.target, dim, here)]
+                    scales = scales.index_select(dim, torch.cat(which or [torch.arange(0)]).to(self.device))
+                self.generator[f"{name}_scale_inv"].copy_(scales)
+
+
+def decided(received: bool, number: int, group: dist.ProcessGroup, store: dist.Store, device: torch.device) -> bool:
+    """Return whether the generator takes the weights of sync `number`: the same on all ranks that live.
+
+    A rank may fail after some ranks know that all have received, and before others do. So the first rank that writes to
+    the `store` decides: a rank proposes the new weights once all have received, and the old ones if it or another one
+    failed.
+    """
+    key, proposed = f"sync/{number}", "old"
+    if received:
+        try:
+            ready = torch.ones(1, dtype=torch.int32, device=device)
+            work = dist.all_reduce(ready, dist.ReduceOp.MIN, group=group, async_op=True)
+            while not work.is_completed() and not store.check([key]):
+                time.sleep(0.001)
+            if work.is_completed():
+                work.wait()
+                proposed = "new"
+        except RuntimeError:
+            pass  # a rank is gone; others may know that all had received
+    return bool(store.compare_set(key, "", proposed) == b"new")
+
+
+@torch.no_grad()
+def sync(
+    trainer: Mapping[str, torch.Tensor],
+    generator: Mapping[str, torch.Tensor],
+    number: int,
+    group: dist.ProcessGroup | None = None,
+    store: dist.Store | None = None,
+) -> None:
+    """Give the generator the trainer's weights. Every rank of both sides calls it.
+
+    Args:
+        trainer: this rank's parameters by name, of all its stages (`named_parameters`), shards as the training program
+            made them; {} on a rank of the generator alone.
+        generator: the tensors to fill by the same names, this rank's part of each, or views of it; {} on a rank of the
+            trainer alone. A float8 matrix NAME has its scales in NAME_scale_inv.
+        number: the same on all ranks and another at each sync, such as the number of the step.
+        group: the ranks of both sides, the trainer's first; None: the default group.
+        store: a store that all of them reach and that outlives them, such as the launcher's; None: the default group's.
+
+    Raises:
+        RuntimeError: the sync failed, because a rank is gone. Then every rank of the generator that lives has the
+            weights from before.
+    """
+    group = group or dist.distributed_c10d._get_default_group()
+    store = store or dist.distributed_c10d._get_default_store()
+    transfer, received, why = None, False, None
+    try:
+        transfer = Transfer(trainer, generator, group)
+        transfer.exchange()
+        received = True
+    except RuntimeError as error:
+        why = error
+    device = next(local(tensor) for tensor in (*trainer.values(), *generator.values())).device
+    if not decided(received, number, group, store, device):
+        raise RuntimeError("the weights did not all arrive: the generator keeps the old ones") from why
+    assert transfer is not None
+    transfer.take()

@@ -1,0 +1,13 @@
+"""Names that the module `sync` takes from the rest of a program: what a serve plan decides, here of no tensors."""
+
+from __future__ import annotations
+
+import torch
+
+from planc.sharding.transfer_core import Moved, Side
+
+MOVES: tuple[Moved, ...] = ()
+SIDES = (Side(0, 1, 1), Side(0, 1, 1))
+NARROW: set[str] = set()
+BUCKET_BYTES = 2**28
+DTYPE = torch.bfloat16

@@ -1,0 +1,288 @@
+"""Syncs pairs of layouts: each pair's ranks are forks of this process, which holds their store.
+
+`sync_worker.py NAME...` prints a row for each pair, `sync_worker.py --kills COUNT SEED` one for each sync in which a
+rank is killed at a drawn moment.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from planc.backends.cuda.analysis.fsdp_shard_dim import state_layout
+from planc.backends.cuda.emit.sync import emit_sync
+from planc.backends.cuda.runtime.start_up import start
+from planc.checks import check_plan
+from planc.ir.collective import DTYPE_BYTES
+from planc.ir.session import Settings
+from planc.lowering import lower_plan
+from planc.sharding.transfers import Transfer, transfer
+from tests.plans import propagated
+from tests.random_plans.forks import DIE_WITH_PARENT
+from tests.seeded import initial
+from tests.sharding.masks import local_indices
+from tests.sync_cases import KILLED, Arrays, serve_of, served_tensors, trained_tensors
+
+OLD = 0.5
+"""What the generator's tensors have before: no weight is this number in any dtype."""
+Tensors = dict[str, torch.Tensor]
+
+
+class Both:
+    """Both sides of a pair: the module that planc writes, and what it must do."""
+
+    def __init__(self, name: str) -> None:
+        self.serve = serve_of(name)
+        trainer, generator = propagated(self.serve.trainer), propagated(self.serve.layout)
+        self.module = ModuleType("emitted")
+        text = emit_sync(
+            trainer,
+            generator,
+            colocated=self.serve.colocated,
+            dtype=self.serve.dtype,
+            block=self.serve.block,
+        )
+        exec(compile(text, f"{name}.py", "exec"), self.module.__dict__)
+        self.module.BUCKET_BYTES = 2**14  # type: ignore[attr-defined]  # several buckets of so small a model
+        self.predicted: Transfer = transfer(
+            trainer, generator, state_layout(trainer), colocated=self.serve.colocated, wire_bytes=self.wire_bytes
+        )
+        self.sides = self.predicted.sides
+        self.ranks = self.sides[1].first + self.sides[1].devices
+
+    def wire_bytes(self, move: Any) -> float:
+        if self.serve.dtype != "float8":
+            return DTYPE_BYTES[self.serve.dtype]
+        return 1 if self.serve.narrows(move.param) else DTYPE_BYTES[self.serve.layout.precision.compute]
+
+
+def tensors_of(arrays: Arrays) -> Tensors:
+    """Arrays as tensors of the same bytes."""
+    return {
+        name: torch.from_numpy(np.ascontiguousarray(a).view(np.uint8)).view(getattr(torch, a.dtype.name))
+        for name, a in arrays.items()
+    }
+
+
+def parts(both: Both, side: int, rank: int, whole: Tensors) -> Tensors:
+    """The tensors of one rank of a side, sliced from the whole ones by index masks."""
+    found: Tensors = {}
+    number = rank - both.sides[side].first
+    if number not in range(both.sides[side].devices):
+        return found
+    for moved in both.module.MOVES:
+        held = (moved.source, moved.target)[side]
+        indices = local_indices(held, number)
+        if indices is None:
+            continue
+        for layer in moved.layers:
+            name = moved.name.replace("*", str(layer))
+            found[name] = whole[name][np.ix_(*indices)].clone()
+            if f"{name}_scale_inv" in whole:
+                scales = whole[f"{name}_scale_inv"]
+                block = both.serve.block
+                rows, columns = (np.unique(i // block if block else i * 0) for i in indices[-2:])
+                found[f"{name}_scale_inv"] = scales[np.ix_(*indices[:-2], rows, columns)].clone()
+    return found
+
+
+def trained(both: Both, rank: int) -> Tensors:
+    """The parameters of the trainer's rank: of its program, if that is on all ranks, else sliced by masks."""
+    if not both.serve.colocated:
+        return parts(both, 0, rank, tensors_of(trained_tensors(both.serve.trainer.model)))
+    program = lower_plan(check_plan(both.serve.trainer), "cuda", version="installed")
+    session = start(program, Settings(), initial)
+    return {name: p for module in session._modules for name, p in module.named_parameters()}
+
+
+class Counted:
+    """Counts bytes and pieces that a rank really hands to the network."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.sent: dict[int, int] = {}
+        self.pieces = 0
+        packed, batch = module.Transfer.packed, dist.batch_isend_irecv
+
+        def count_pieces(transfer: Any, messages: Any) -> torch.Tensor:
+            self.pieces += len(messages)
+            return packed(transfer, messages)
+
+        def count_bytes(ops: list[dist.P2POp]) -> Any:
+            for op in ops:
+                if op.op is dist.isend:
+                    self.sent[op.group_peer] = self.sent.get(op.group_peer, 0) + op.tensor.numel()
+            return batch(ops)
+
+        module.Transfer.packed = count_pieces
+        dist.batch_isend_irecv = count_bytes
+
+
+def forks(count: int, port: int, work: Callable[[int], Any]) -> list[Any]:
+    """What `work` returns on each rank; None for a rank that was killed, the text of its error for one that failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        children = []
+        for rank in range(count):
+            sys.stdout.flush()
+            if (pid := os.fork()) == 0:
+                try:
+                    store = dist.TCPStore("localhost", port, is_master=False, timeout=timedelta(seconds=60))
+                    prefix = dist.PrefixStore(os.path.basename(folder), store)
+                    dist.init_process_group(
+                        "gloo", store=prefix, rank=rank, world_size=count, timeout=timedelta(seconds=60)
+                    )
+                    found = work(rank)
+                except BaseException:
+                    found = traceback.format_exc()
+                Path(folder, str(rank)).write_text(json.dumps(found))
+                os._exit(0)
+            children.append(pid)
+        for pid in children:
+            os.waitpid(pid, 0)
+        files = [Path(folder, str(rank)) for rank in range(count)]
+        return [json.loads(f.read_text()) if f.exists() else None for f in files]
+
+
+def store_port() -> int:
+    """The port of a store in a process of its own: this one forks, and so has no threads."""
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+        store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        os.write(writer, str(store.port).encode())
+        signal.pause()
+    return int(os.read(reader, 16))
+
+
+def blank(expected: Tensors) -> Tensors:
+    return {name: torch.full(t.shape, OLD).to(t.dtype) for name, t in expected.items()}
+
+
+def synced(name: str, port: int) -> dict[str, Any]:
+    """Sync a pair twice, and compare what the generator has, what was sent, and what was predicted."""
+    both = Both(name)
+    whole = tensors_of(served_tensors(both.serve))
+
+    def work(rank: int) -> Any:
+        expected = parts(both, 1, rank, whole)
+        generator, trainer = blank(expected), trained(both, rank)
+        counted = Counted(both.module)
+        both.module.sync(trainer, generator, 1)
+        wrong = [n for n in expected if not alike({n: generator[n]}, expected)]
+        dist.barrier()
+        return {"wrong": wrong, "tensors": len(expected), "sent": counted.sent, "pieces": counted.pieces}
+
+    ranks = forks(both.ranks, port, work)
+    if any(not isinstance(r, dict) for r in ranks):
+        return {"name": name, "failed": [r for r in ranks if not isinstance(r, dict)]}
+    sent = [sum(r["sent"].values()) for r in ranks]
+    loads = [both.predicted.loads.get(rank) for rank in range(both.ranks)]
+    return {
+        "name": name,
+        "ranks": both.ranks,
+        "tensors": sum(r["tensors"] for r in ranks),
+        "wrong": sorted({n for r in ranks for n in r["wrong"]}),
+        "sent": sent,
+        "predicted": [round(load.near_out + load.far_out) if load else 0 for load in loads],
+        "pieces": sum(r["pieces"] for r in ranks),
+        "predicted_pieces": both.predicted.pieces,
+        "deepest": both.predicted.deepest,
+        "bytes": round(both.predicted.moved_bytes),
+    }
+
+
+def kill_at(module: ModuleType, moment: int) -> list[int]:
+    """Let this process end at the `moment`-th of the events of a sync (0: never); return their count."""
+    seen = [0]
+
+    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            seen[0] += 1
+            if seen[0] == moment:
+                os._exit(9)
+            found = function(*arguments, **named)
+            seen[0] += 1
+            if seen[0] == moment:
+                os._exit(9)
+            return found
+
+        return call
+
+    for owner, name in ((module.Transfer, "own"), (module.Transfer, "packed"), (module.Transfer, "room")):
+        setattr(owner, name, watched(getattr(owner, name)))
+    dist.all_reduce = watched(dist.all_reduce)
+    dist.batch_isend_irecv = watched(dist.batch_isend_irecv)
+    dist.Store.compare_set = watched(dist.Store.compare_set)
+    return seen
+
+
+def killed(name: str, victim: int, share: float, port: int) -> dict[str, Any]:
+    """Sync a pair while rank `victim` is killed after this share of its events; what the other ranks have then."""
+    both = Both(name)
+    whole, wide = tensors_of(served_tensors(both.serve)), tensors_of(trained_tensors(both.serve.trainer.model))
+
+    def work(rank: int, moment: int = 0) -> Any:
+        expected, generator, trainer = parts(both, 1, rank, whole), {}, parts(both, 0, rank, wide)
+        before = blank(expected)
+        generator = {n: t.clone() for n, t in before.items()}
+        seen = kill_at(both.module, moment)
+        with suppress(RuntimeError):
+            both.module.sync(trainer, generator, 1)
+        has = [word for word, t in (("old", before), ("new", expected)) if alike(generator, t)]
+        return {"has": ("none" if not generator else (has or ["mixed"])[0]), "events": seen[0]}
+
+    def to_the_end(rank: int) -> Any:
+        found = work(rank)
+        dist.barrier()
+        return found
+
+    events = forks(both.ranks, port, to_the_end)[victim]["events"]
+    moment = 1 + int(share * events)
+    ranks = forks(both.ranks, port, lambda rank: work(rank, moment if rank == victim else 0))
+    living = [r["has"] if isinstance(r, dict) else r for i, r in enumerate(ranks) if i != victim]
+    return {
+        "name": f"kill-{name}-{victim}-{share:.3f}",
+        "moment": moment,
+        "events": events,
+        "died": ranks[victim] is None,
+        "ranks": living,
+    }
+
+
+def alike(one: Tensors, other: Tensors) -> bool:
+    return all(torch.equal(t.view(torch.uint8), other[name].view(torch.uint8)) for name, t in one.items())
+
+
+def main(arguments: list[str]) -> None:
+    torch.set_num_threads(1)
+    port = store_port()
+    if arguments[0] == "--kills":
+        draw = Random(int(arguments[2]))
+        for _ in range(int(arguments[1])):
+            name = draw.choice(KILLED)
+            victim = draw.randrange(Both(name).ranks)
+            print("ROW", json.dumps(killed(name, victim, draw.random(), port)), flush=True)
+        return
+    for name in arguments:
+        print("ROW", json.dumps(synced(name, port)), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,16 @@
+"""The emitted sync in JAX: every shard of the generator equals its slice of the whole model, on the device of its rank."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.launches import Row, case, tier
+from tests.sync_cases import PAIRS, QUICK, XLA_REFUSES
+
+NAMES = [name for name in PAIRS if PAIRS[name].trainer not in XLA_REFUSES]
+IN_CI = tuple(NAMES)[::4]
+
+
+@pytest.mark.parametrize("name", [case("sync-jax", n, *tier(n, IN_CI, QUICK)) for n in NAMES])
+def test_the_generator_has_its_slices(name: str, row: Row) -> None:
+    assert (row["wrong"], row["elsewhere"], row["missing"]) == ([], [], []) and row["shards"] > 0
