@@ -1,4 +1,4 @@
-"""The emitted sync in JAX: every shard of the generator equals its slice of the whole model, on the device of its rank."""
+"""The emitted sync in JAX: every shard of the generator equals its slice of the whole model, on its rank's device."""
 
 from __future__ import annotations
 
