@@ -13,7 +13,7 @@ from typing import Any, Literal
 from planc.diag.diagnostic import Diagnostic, Severity
 from planc.diag.fast_dataclass import dataclass
 
-Reads = Literal["text", "plan", "cost", "target", "preset", "module", "foreign", "graph"]
+Reads = Literal["text", "plan", "cost", "target", "preset", "module", "foreign", "graph", "serve"]
 FOUND: dict[Reads, str] = {
     "text": "while the file is read",
     "plan": "on the plan, before anything is costed",
@@ -22,6 +22,7 @@ FOUND: dict[Reads, str] = {
     "preset": "in presets, training and receipts",
     "module": "in a torch module (`planc audit --portability`, `parallelize`) or a JAX tree (`shardings`)",
     "foreign": "in other systems' files, by `planc import` and `planc export`",
+    "serve": "in serve plans, by `planc check` and `planc sync`",
     "graph": "in a hardware file's graph of links, and in `--with`",
 }
 """When a rule finds its mistake, in the words of its page."""

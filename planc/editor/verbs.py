@@ -12,6 +12,7 @@ OTHERS = {
     "plan": "`plan NAME`: the file is a plan.",
     "layout": "`layout NAME over AXES [as NAME = METHOD]`: the sentences that `use NAME` stands for.",
     "hardware": "`hardware NAME`: chips, links, nodes, networks and tori, for `cluster`.",
+    "serve": '`serve NAME of "train.plan"`: a generator that serves the weights of a training plan.',
     "on": "`on cuda: SENTENCE` or `on xla: SENTENCE`: a sentence for one target alone.",
     "import": '`import "FILE"`: hardware and layouts of one\'s own, from the folder of the plan or below.',
     "use": "`use LAYOUT over AXES [as METHOD]`: the sentences of a layout, with its axes replaced by the plan's.",

@@ -6,13 +6,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 
 from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related, has_errors, in_order
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
 from planc.ir.plan import Plan, Precision
+from planc.ir.serving import ServePlan, Weights
 from planc.ir.target import TARGETS, AnyTarget
 from planc.language.draft import Draft, NameLookup
 from planc.language.fine_tuning import fine_tuned
@@ -45,7 +46,15 @@ ONCE = (
     "realise",
     "train",
     "price",
+    "cache",
+    "requests",
+    "sync",
 )
+SERVED = (
+    *("let", "mesh", "view", "cluster", "shard", "replicate", "store", "split", "override"),
+    *("expect_tokens", "expect", "cache", "requests", "sync", "sleep"),
+)
+"""Verbs of a serve plan, beside `import` and `use`; the last four are of serve plans alone."""
 NEEDED = {
     "model": "model llama3_8b",
     "batch": "batch 512 x 8192 tokens microbatch 1",
@@ -53,6 +62,11 @@ NEEDED = {
     "mesh": "mesh fsdp 8",
     "compute": "compute bf16 reduce fp32",
 }
+WHOSE = {
+    "training": 'it is of serve plans, which begin with `serve NAME of "train.plan"`',
+    "serve": "model, precision and batch are the training plan's; a generator has a layout, a cache and requests",
+}
+"""Help of E1501 by the kind of plan that the sentence is in."""
 NOWHERE = Path(os.path.realpath(os.devnull)) / "preset"
 """The folder of a plan that is in no file; no such path exists on any machine."""
 MENDED = Precision(compute="bf16", reduce="fp32")
@@ -84,6 +98,8 @@ class Built:
     """The declarations of the cluster's hardware, from a hardware file or the plan itself."""
     numbers: Mapping[Span, int] = field(default_factory=dict)
     """Values of the words that name a `let`, by their location."""
+    serve: ServePlan | None = None
+    """The serve plan, if the file is one without errors; `plan` is then its layout."""
 
 
 def build_file(
@@ -120,12 +136,65 @@ def build_alone(text: str, name: str, files: Mapping[str, str]) -> Built:
     return build_plan(read, known, {})
 
 
-def build_plan(file: Tree, files: Files, given: dict[str, int], target: str = "") -> Built:
-    """Compile the parsed plan `file`. `files` collects the files read, `given` has the values of `--set NAME=VALUE`,
-    and `target` is the target whose `on TARGET:` sentences apply, "" for none."""
+def build_serve(path: Path, given: dict[str, int] | None = None, unsaved: Mapping[Path, str] | None = None) -> Built:
+    """Read the serve plan at `path`, its training plan and its imports. Mistakes in the files become diagnostics.
+
+    `given` has the values of `--set NAME=VALUE` for the serve plan; `unsaved` holds texts that replace the files on
+    disk, by resolved path.
+    """
+    files = Files(root=path.parent, unsaved=unsaved or {})
+    read = files.read(path, path.name)
+    if isinstance(read, Diagnostic):
+        return Built(None, (read,), files.sources)
+    if read.header is None or read.header.verb != "serve":
+        return build_plan(read, files, given or {})
+    draft = Draft(files.root, {}, files.unsaved, files.alone, list(read.diagnostics))
+    trainer = _trainer(read.header, draft)
+    if trainer is None:
+        return Built(None, in_order(draft.diagnostics), files.sources)
+    return build_plan(read, files, given or {}, trainer=trainer)
+
+
+def _trainer(header: Sentence, draft: Draft) -> Plan | None:
+    """Return the training plan that the `header` of a serve plan names; None (reported) if it cannot be served."""
+    word = header.node.words("STRING")[0]
+    name = word.text.strip('"')
+    path = draft.inside(name, word.span)
+    if path is None:
+        return None
+    built = build_file(path, unsaved=draft.unsaved)
+    if built.plan is None:
+        first = next(d for d in built.diagnostics if d.severity == "error")
+        message = f"the training plan {name} has a mistake: {first.message}"
+        draft.report("E1502", word.span, message, help=f"`planc check {name}` shows all ({first.code})")
+        return None
+    if built.plan.lora is not None:
+        help = "serve a plan that trains the weights themselves; engines load such updates as adapters of their own"
+        draft.report(
+            "E1502", word.span, f"{name} trains low-rank updates (`lora`), which planc does not merge", help=help
+        )
+        return None
+    return built.plan
+
+
+def build_plan(
+    file: Tree, files: Files, given: dict[str, int], target: str = "", *, trainer: Plan | None = None
+) -> Built:
+    """Compile the parsed plan `file`.
+
+    Args:
+        file: the sentences of a plan or, with a `trainer`, of a serve plan.
+        files: collects the files read.
+        given: the values of `--set NAME=VALUE`.
+        target: the target whose `on TARGET:` sentences apply, "" for none.
+        trainer: the training plan whose weights a serve plan serves.
+    """
     draft = Draft(files.root, given, files.unsaved, files.alone, list(file.diagnostics))
+    if trainer is not None:
+        draft.trainer, draft.model, draft.cluster, draft.batch = trainer, trainer.model, trainer.cluster, trainer.batch
+        draft.precision, draft.route = trainer.precision, trainer.route
     header = file.header
-    if header is not None and header.verb != "plan":
+    if header is not None and header.verb != ("plan" if trainer is None else "serve"):
         draft.report("E0106", header.span, f"a {header.verb} file is not a plan", help="name a plan file")
         return Built(None, in_order(draft.diagnostics), files.sources)
     left_out = _unread_verbs(file, draft)
@@ -143,6 +212,7 @@ def build_plan(file: Tree, files: Files, given: dict[str, int], target: str = ""
         _missing(sentences, header, file, draft)
     diagnostics = in_order(list(in_own_words(_once_each(draft.diagnostics), files.sources.values())))
     plan = None if header is None else _plan(draft, header, files)
+    serve = _serve_plan(plan, draft, sentences) if plan and not has_errors(diagnostics) else None
     right, mended = (None, plan) if has_errors(diagnostics) else (plan, None)
     lookups, read = tuple(draft.lookups), tuple(draft.files)
     return Built(
@@ -158,6 +228,7 @@ def build_plan(file: Tree, files: Files, given: dict[str, int], target: str = ""
         on,
         tuple(draft.machine),
         draft.numbers,
+        serve,
     )
 
 
@@ -198,6 +269,10 @@ def _read(sentences: list[Sentence], draft: Draft) -> set[str]:
                 f"planc does not compile `{sentence.verb}` here yet",
                 label="not compiled",
             )
+        elif (sentence.verb in SERVED[-4:]) if draft.trainer is None else sentence.verb not in SERVED:
+            kind = "training" if draft.trainer is None else "serve"
+            message = f"a {kind} plan has no `{_verb(sentence)}` sentence"
+            draft.report("E1501", (sentence.via or sentence).span, message, help=WHOSE[kind])
         elif _verb(sentence) in ONCE and _decides(sentence) in first:
             _report_given_twice(sentence, first[_decides(sentence)], draft)
         else:
@@ -245,7 +320,7 @@ def _missing(sentences: list[Sentence], header: Sentence, file: Tree, draft: Dra
     if any(text.split(maxsplit=1)[0] not in VERBS for text in file.unread):
         return
     for verb, example in NEEDED.items():
-        if verb not in written:
+        if verb not in written and (draft.trainer is None or verb == "mesh"):
             draft.report(
                 "E0107",
                 header.span,
@@ -274,10 +349,14 @@ def _plan(draft: Draft, header: Sentence, files: Files) -> Plan | None:
     if not (draft.model and draft.batch and draft.cluster and draft.mesh):
         assert has_errors(draft.diagnostics)
         return None
+    batch = draft.batch
+    if draft.trainer is not None:
+        # One sequence a device: no rule about microbatches finds fault with a layout that runs none.
+        batch = replace(batch, sequences=draft.mesh.devices, microbatch_sequences=1)
     plan = Plan(
         name=header.node.words("NAME")[0].text,
         model=fine_tuned(draft.model, draft.freeze, draft.lora),
-        batch=draft.batch,
+        batch=batch,
         cluster=draft.cluster,
         mesh=draft.mesh,
         shards=tuple(draft.shards),
@@ -301,10 +380,31 @@ def _plan(draft: Draft, header: Sentence, files: Files) -> Plan | None:
         overrides=tuple(draft.overrides),
         train=draft.train,
         price=draft.price,
-        expects=tuple(draft.expects),
+        expects=() if draft.trainer else tuple(draft.expects),
         expects_no=tuple(draft.expects_no),
         file=header.span.file,
         sources=files.sha256,
         set=draft.given,
     )
     return filled(plan)
+
+
+def _serve_plan(layout: Plan, draft: Draft, sentences: list[Sentence]) -> ServePlan | None:
+    """Return the serve plan with this `layout`; None for a training plan."""
+    trainer = draft.trainer
+    if trainer is None:
+        return None
+    return ServePlan(
+        name=layout.name,
+        trainer=trainer,
+        layout=layout,
+        weights=draft.weights or Weights(dtype=trainer.precision.compute),
+        cache=draft.kv_cache,
+        requests=draft.requests,
+        sync=draft.sync,
+        sleeps=tuple(draft.sleeps),
+        expects=tuple(draft.expects),
+        colocated=all(s.verb != "cluster" for s in sentences),
+        file=layout.file,
+        sources={**trainer.sources, **layout.sources},
+    )

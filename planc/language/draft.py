@@ -31,6 +31,7 @@ from planc.ir.plan import (
     Optimizer,
     Overlap,
     Override,
+    Plan,
     Precision,
     Price,
     Quantize,
@@ -43,6 +44,7 @@ from planc.ir.plan import (
     Store,
     Train,
 )
+from planc.ir.serving import KvCache, Requests, Sleep, Sync, Weights
 from planc.ir.target import AnyTarget
 from planc.language.units import UNITS, kind_of
 from planc.syntax.parse import MOST_GUESSES
@@ -142,6 +144,13 @@ class Draft:
     target: AnyTarget | None = None
     train: Train | None = None
     price: Price | None = None
+    trainer: Plan | None = None
+    """The training plan whose weights are served, if the file is a serve plan."""
+    weights: Weights | None = None
+    kv_cache: KvCache | None = None
+    requests: Requests | None = None
+    sync: Sync = Sync()
+    sleeps: list[Sleep] = field(default_factory=list)
     expects: list[Expect] = field(default_factory=list)
     expects_no: list[ExpectNo] = field(default_factory=list)
     unread: set[str] = field(default_factory=set)

@@ -9,15 +9,16 @@ from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
 
 VERBS = (
-    *("plan", "layout", "hardware"),
+    *("plan", "layout", "hardware", "serve"),
     *("on", "import", "let", "model", "batch", "cluster", "mesh", "view"),
     *("shard", "replicate", "store", "gather", "split", "route", "attention.core", "optimizer"),
     *("freeze", "lora", "compute"),
     *("recompute", "quantize", "offload", "overlap", "compile", "loss", "realise", "use", "override", "target"),
     *("train", "price", "expect"),
+    *("cache", "requests", "sync", "sleep"),
     *("chip", "link", "node", "network", "torus", "graph", "fabric", "points", "wire", "measured"),
 )
-HEADERS = VERBS[:3]
+HEADERS = VERBS[:4]
 MACHINE = VERBS[-10:]
 """Verbs that declare a machine, in a hardware file or in the plan itself."""
 OLD_VERBS = ("param", "attention")

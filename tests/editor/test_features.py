@@ -152,7 +152,7 @@ def test_a_fix_below_a_last_line_without_newline_is_that_of_check_fix() -> None:
     assert text[:start] + edit.new_text + text[end:] == apply_edits(text, finding.fix.edits)
 
 
-NO_NAME_FIRST = ("import", "attention.core", "realise", "train", "lora", "loss")
+NO_NAME_FIRST = ("import", "attention.core", "realise", "train", "lora", "loss", "requests", "sync")
 """Verbs that no name follows."""
 
 

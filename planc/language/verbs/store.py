@@ -7,7 +7,9 @@ from planc.ir.collective import DTYPE_BYTES
 from planc.ir.dims import DIMS
 from planc.ir.plan import NOUNS, Store
 from planc.language.draft import Draft
-from planc.syntax.tree import Sentence, Word
+from planc.language.options import method_name, read_options
+from planc.language.verbs.serving import read_weights
+from planc.syntax.tree import Sentence
 
 VERBS = ("store",)
 ORDER = 5
@@ -16,6 +18,9 @@ DTYPES = tuple(d for d in DTYPE_BYTES if not d.startswith("int"))
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
+    if draft.trainer is not None:
+        read_weights(sentence, draft)
+        return
     nouns = [draft.one_of(word, NOUNS, "a noun that is stored") for word in sentence.names(0)]
     axes = draft.axes(sentence.names(1))
     dtype = _dtype(sentence, draft)
@@ -37,6 +42,5 @@ def _dtype(sentence: Sentence, draft: Draft) -> str | None:
     method = sentence.node.node("method")
     if method is None:
         return ""
-    word = method.words()[0]
-    assert isinstance(word, Word)
-    return draft.one_of(word, DTYPES, "a dtype")
+    dtype = method_name(method, DTYPES, "a dtype", draft)
+    return None if dtype is None or read_options(method, {}, draft) is None else dtype
