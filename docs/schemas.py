@@ -47,6 +47,7 @@ from planc.ir.plan import FORMAT as PLAN
 from planc.ir.plan import Plan
 from planc.ir.probe import Probe
 from planc.ir.report import Report, RunCost
+from planc.ir.serve_report import ServeReport
 from planc.ir.target import Target
 from planc.report.clusters_page import ClustersPage
 from planc.report.diff_page import DiffPage
@@ -306,6 +307,11 @@ def schemas() -> dict[str, Schema]:
             "planc.place/1",
             "Answer of `planc place`; `device_order` is the device of each rank of the plan's mesh.",
             of_fields(RankPlacement),
+        ),
+        _answer(
+            "planc.serve/1",
+            "Answer of `planc check` and `planc sync` about a serve plan; bytes of a device, in `sync` of all.",
+            {name: schema for name, schema in of_fields(ServeReport).items() if name != "format"},
         ),
         _answer(
             "planc.what_if/1",

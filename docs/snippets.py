@@ -4,6 +4,7 @@ The words after a fence's language say how it is checked:
 
     plan                     a whole file without a finding
     plan                     a layout or hardware file: imported by a plan without a finding
+    plan                     a serve plan of "train.plan", which is a plan of `BASE`: the same
     plan fragment            some sentences, completed with those of `BASE` whose verb they lack
     plan bad E0203           a whole file whose errors have exactly these codes
     plan file=my.plan        the same, and the page's commands find it under this name

@@ -73,6 +73,16 @@ def read_text(path: Path, most_bytes: int, *, follows_links: bool = False) -> st
         raise ValueError(f"it is not UTF-8 text: {error.reason} at byte {error.start}") from None
 
 
+def first_word(path: Path) -> str:
+    """Return the first word of the text file at `path` that is in no comment; "" if there is none, or the file cannot
+    be read."""
+    try:
+        words = (line.split() for line in read_text(path, MAX_TEXT_BYTES).splitlines())
+        return next((w[0] for w in words if w and not w[0].startswith("#")), "")
+    except (OSError, ValueError):
+        return ""
+
+
 def read_json(path: Path, most_bytes: int, *, follows_links: bool = False) -> Any:
     """Return the JSON value in the file at `path`, of at most `most_bytes`. `follows_links` is that of `read_text`."""
     return parse_json(read_text(path, most_bytes, follows_links=follows_links))

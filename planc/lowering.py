@@ -11,9 +11,10 @@ from planc.diag.errors import PlanError
 from planc.ir.program import Program
 from planc.ir.target import Target
 from planc.sharding.propagate import propagate
+from planc.sharding.shard_intervals import declared_layout
 
 if TYPE_CHECKING:
-    from planc.ir.backend import Backend
+    from planc.ir.backend import Backend, StateLayout
     from planc.ir.checked import CheckedPlan
     from planc.ir.sharding import Sharded
     from planc.ir.version import Version
@@ -37,6 +38,12 @@ def load_backend(target: Target, runtime: str = "") -> Backend:
 def backend_of(target: Target | None) -> Backend | None:
     """Return the backend of `target`'s default runtime; None if `target` is None."""
     return None if target is None else load_backend(target)
+
+
+def state_layout(sharded: Sharded, target: Target | None) -> StateLayout:
+    """Return the function that gives the layout of state between steps: of the program for `target`, or of the plan if
+    None."""
+    return declared_layout if target is None else load_backend(target).state_layout(sharded)
 
 
 def lower_plan(

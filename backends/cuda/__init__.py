@@ -73,6 +73,11 @@ class Cuda(CommonBackend):
 
         return emit(sharded, self.version)
 
+    def emit_sync(self, trainer: Sharded, generator: Sharded, *, colocated: bool, dtype: str, block: int) -> str:
+        from planc.backends.cuda.emit.sync import emit_sync
+
+        return emit_sync(trainer, generator, colocated=colocated, dtype=dtype, block=block)
+
     def launch_file(self, plan: Plan, kind: str, full: bool = False) -> str:
         from planc.backends.cuda.emit.launch_files import launch_file
 

@@ -79,6 +79,11 @@ class Xla(CommonBackend):
 
         return emit(sharded, self.version)
 
+    def emit_sync(self, trainer: Sharded, generator: Sharded, *, colocated: bool, dtype: str, block: int) -> str:
+        from planc.backends.xla.emit.sync import emit_sync
+
+        return emit_sync(trainer, generator, dtype=dtype, block=block)
+
     def parallelize(self, program: ProgramText, model: Any) -> Any:
         raise TypeError("a program of the xla target divides pytrees: use shardings")
 

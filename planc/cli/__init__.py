@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "import": "another system's configuration as a plan",
     "export": "a plan as another system's configuration",
     "lower": "write the program of a plan for cuda or xla",
+    "sync": "what moves when a generator receives its trainer's weights, and how long it takes",
     "audit": "what a program moves, beside what its plan predicts",
     "fmt": "write plans the one way",
     "expand": "show the sentences that a plan's shorthands stand for",

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from planc.compare.resharding_bytes import ReshardingBytes, resharding_bytes
 from planc.compare.same_training import Apart, apart
 from planc.diag.fast_dataclass import dataclass
-from planc.ir.backend import StateLayout
 from planc.ir.mesh import Mesh
 from planc.ir.plan import NOUNS, Plan
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.ir.target import NO_TARGET, Target
-from planc.lowering import load_backend
+from planc.lowering import state_layout
 from planc.picture.notebook import InNotebook
-from planc.sharding.shard_intervals import declared_layout
 
 if TYPE_CHECKING:
     from planc.costing import CostedPlan
@@ -299,10 +297,4 @@ def _resharding(a: CostedPlan, b: CostedPlan) -> ReshardingBytes | None:
     if shapes[0] != shapes[1] or one.model.kinds != other.model.kinds:
         return None
     same = one.plan.cluster.name == other.plan.cluster.name
-    return resharding_bytes(one, other, (rest(one, a.target), rest(other, b.target)), same_machine=same)
-
-
-def rest(sharded: Sharded, target: Target | None) -> StateLayout:
-    """Return the function that gives the layout of state between steps: of the program for `target`, or of the plan if
-    None."""
-    return declared_layout if target is None else load_backend(target).state_layout(sharded)
+    return resharding_bytes(one, other, (state_layout(one, a.target), state_layout(other, b.target)), same_machine=same)

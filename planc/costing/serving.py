@@ -22,6 +22,7 @@ from planc.ir.sharding import OpSharding, Sharded
 from planc.sharding.local import local_length, param_elements
 from planc.sharding.redistribute import restrict
 from planc.sharding.stage_assignment import copies_on, sections_on
+from planc.sharding.transfers import narrows
 
 GIB = 2.0**30
 UTILISATION = 0.9
@@ -62,11 +63,9 @@ def element_bytes(plan: Plan, param: Param, dtype: str, block: int = 0) -> float
     >>> element_bytes(plan, plan.model.param["output.weight"], "float8", 128)
     2
     """
-    in_blocks = set(param.sections) <= set(plan.model.blocks)
-    router = param.shape_dims[0] == ("experts",) and len(param.shape_dims) == 2
     if dtype != "float8":
         return DTYPE_BYTES[dtype]
-    if not in_blocks or len(param.shape_dims) < 2 or router:
+    if not narrows(param):
         return DTYPE_BYTES["bf16"]
     return DTYPE_BYTES["float8"] + (DTYPE_BYTES["fp32"] / block**2 if block else 0.0)
 

@@ -125,6 +125,15 @@ class Backend(Protocol):
         """Return the source of the program for `sharded`, a Python module. The plan must have no `refusals`."""
         ...
 
+    def emit_sync(self, trainer: Sharded, generator: Sharded, *, colocated: bool, dtype: str, block: int) -> str:
+        """Return the source of a module with `sync`, which moves weights from the layout of `trainer` to that of
+        `generator`, two plans of one model.
+
+        `colocated` is True if both have the same devices; the generator holds weights as `dtype`, float8 with a scale
+        for each `block` x `block` elements (0: for each matrix).
+        """
+        ...
+
     def launch_file(self, plan: Plan, kind: str, full: bool = False) -> str:
         """Return the text of a file that launches the plan's ranks; `kind` is one of `launchers`.
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from planc.compare.diff import rest
 from planc.ir.model import Param
 from planc.ir.plan import Noun, Plan
 from planc.ir.session import STATE
 from planc.ir.target import Target
+from planc.lowering import state_layout as rest
 from planc.sharding.shard_intervals import layers_on_rank, stored_layout
 from tests.plans import propagated
 

@@ -20,6 +20,7 @@ from snippets import Snippet, commands, completed, importing, pages, run, snippe
 
 import planc  # noqa: E402
 from planc.catalog import model_names  # noqa: E402
+from planc.driver.serving import check_serve  # noqa: E402
 from planc.language import library  # noqa: E402
 from planc.language.verbs.expect import METRICS  # noqa: E402
 from planc.pipeline.schedules import schedules  # noqa: E402
@@ -63,6 +64,9 @@ def findings(text: str, folder: Path) -> list[str]:
     """The codes that `planc.check` reports for a file with this text, notes left out."""
     path = folder / "snippet.plan"
     path.write_text(text)
+    if text.startswith("serve"):
+        (folder / "train.plan").write_text(completed(""))
+        return [d.code for d in check_serve(path).diagnostics if d.severity != "note"]
     report = planc.check(path).to_json()
     return [d["code"] for d in report["diagnostics"] if d["severity"] != "note"]
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from planc.checks.recost import recost
-from planc.compare.diff import rest
 from planc.costing.explain import explain
 from planc.driver import examine
 from planc.ir.plan import Recompute
+from planc.lowering import state_layout as rest
 from planc.sharding.shard_intervals import stored_layout
 from tests.plans import ROOT
 

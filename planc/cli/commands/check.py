@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from planc.cli.common import add_costed_target, add_set, exit_status, print_diagnostics, print_json, print_json_list
 from planc.cli.foreign import add_foreign, check_system, examine_foreign, is_foreign_name
@@ -13,7 +14,10 @@ from planc.cli.with_changes import add_with, show_what_if
 from planc.diag.errors import PlanError
 from planc.diag.quoting import printable
 from planc.driver import Examined, examine, save_models
-from planc.files import MAX_TEXT_BYTES, read_text
+from planc.files import first_word
+
+if TYPE_CHECKING:
+    from planc.driver.serving import ServeExamined
 
 WATCH_S = 0.3
 """Polling interval (s) of `--watch`."""
@@ -72,7 +76,11 @@ def _what_ifs(files: list[Path], options: argparse.Namespace) -> int:
     if len(files) > 1 or options.watch or options.format not in ("text", "json"):
         print("planc check: --with takes one plan, text or JSON, and no --watch", file=sys.stderr)
         return 2
-    return show_what_if(_examined(files[0], options), options)
+    one = _examined(files[0], options)
+    if not isinstance(one, Examined):
+        print("planc check: --with takes a training plan", file=sys.stderr)
+        return 2
+    return show_what_if(one, options)
 
 
 def _save_models(files: list[Path], options: argparse.Namespace) -> int:
@@ -103,7 +111,7 @@ def _state(file: Path) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_size
 
 
-def _all_examined(files: list[Path], options: argparse.Namespace) -> list[Examined]:
+def _all_examined(files: list[Path], options: argparse.Namespace) -> list[Examined | ServeExamined]:
     if len(files) == 1:
         return [_examined(files[0], options)]
     from planc.cli.progress import Progress
@@ -114,20 +122,26 @@ def _all_examined(files: list[Path], options: argparse.Namespace) -> list[Examin
             progress.show(printable(f"{file} ({number} of {len(files)})"))
             checked.append(_examined(file, options))
     together = all(map(is_foreign_name, files)) and len({file.parent for file in files}) == 1
-    if together and all(one.report.step is None for one in checked):  # no file says enough by itself
+    if together and all(
+        isinstance(one, Examined) and one.report.step is None for one in checked
+    ):  # no file says enough by itself
         one = examine_foreign(files[0], options, *files[1:])
         return [one] if one.report.step is not None else checked
     return checked
 
 
-def _status(checked: Examined, *, strict: bool) -> int:
+def _status(checked: Examined | ServeExamined, *, strict: bool) -> int:
     found = checked.report.diagnostics
     warned = strict and any(d.severity == "warning" for d in found)
     return exit_status(found) or int(warned)
 
 
-def _examined(file: Path, options: argparse.Namespace) -> Examined:
-    """Check the plan in `file`, which may be another system's configuration."""
+def _examined(file: Path, options: argparse.Namespace) -> Examined | ServeExamined:
+    """Check the plan in `file`, which may be a serve plan or another system's configuration."""
+    if first_word(file) == "serve":
+        from planc.driver.serving import examine_serve
+
+        return examine_serve(file, set=dict(options.set))
     if options.system or is_foreign_name(file):
         return examine_foreign(file, options)
     return examine(file, set=dict(options.set), target=options.target)
@@ -162,15 +176,10 @@ def _is_hidden(file: Path) -> bool:
 
 def _is_plan(file: Path) -> bool:
     """True unless `file` is a layout or a hardware file. True if it is unreadable, so that the check reports it."""
-    try:
-        words = (line.split() for line in read_text(file, MAX_TEXT_BYTES).splitlines())
-        first = next((w[0] for w in words if w and not w[0].startswith("#")), "plan")
-    except (OSError, ValueError):
-        first = "plan"
-    return first not in ("layout", "hardware")
+    return first_word(file) not in ("layout", "hardware")
 
 
-def _print(checked: list[Examined], options: argparse.Namespace) -> None:
+def _print(checked: list[Examined | ServeExamined], options: argparse.Namespace) -> None:
     diagnostics = [d for c in checked for d in c.report.diagnostics]
     if options.format == "json":
         reports = [c.report.to_json() for c in checked]
@@ -189,7 +198,20 @@ def _print(checked: list[Examined], options: argparse.Namespace) -> None:
     else:
         for index, c in enumerate(checked):
             print("\n" if index else "", end="")
-            show(c, brief=options.brief)
+            show(c, brief=options.brief) if isinstance(c, Examined) else _show_serve(c)
+
+
+def _show_serve(checked: ServeExamined) -> None:
+    """Print the report of a serve plan, if its layouts have no error, and its diagnostics."""
+    from planc.cli.views.serve_text import serve_lines
+    from planc.cli.views.table import fitted
+
+    lines = list(serve_lines(checked.report))
+    if lines:
+        print("\n".join(fitted(lines)))
+    if checked.report.diagnostics:
+        print() if lines else None
+        print_diagnostics(checked.report.diagnostics, checked.sources)
 
 
 def show(checked: Examined, *, brief: bool = False) -> None:

@@ -10,7 +10,7 @@ from planc.cli.common import add_set, add_target, print_json, refused
 from planc.diag.errors import PlanError
 from planc.diag.quoting import printable
 from planc.driver import known_version, lower_and_examine
-from planc.files import write_atomically
+from planc.files import first_word, write_atomically
 from planc.ir.report import Report
 from planc.lowering import RUNTIMES
 
@@ -44,6 +44,8 @@ def run(options: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"planc lower: {error}", file=sys.stderr)
         return 2
+    if first_word(Path(options.file)) == "serve":
+        return _lower_serve(options, runtime)
     as_json = options.emit == "json" or options.format == "json"
     try:
         program, examined = lower_and_examine(
@@ -74,6 +76,25 @@ def run(options: argparse.Namespace) -> int:
     if as_json:
         print_json({**program.to_json(), **({"launch": text} if options.launch else {})}, "planc.program/1")
     elif not options.output:
+        print(text, end="")
+    return 0
+
+
+def _lower_serve(options: argparse.Namespace, runtime: str) -> int:
+    """Write the module with `sync` of a serve plan. Return the exit status."""
+    from planc.driver.serving import lower_serve
+
+    if options.launch or options.emit == "json" or options.format == "json" or runtime == "torch_xla":
+        print("planc lower: a serve plan has one text, for torch or jax, and nothing that launches it", file=sys.stderr)
+        return 2
+    try:
+        text, _ = lower_serve(options.file, options.target, set=dict(options.set))
+    except PlanError as error:
+        return refused(error.diagnostics, "text")
+    if options.output:
+        write_atomically(Path(options.output), text)
+        print(f"{options.output}: {len(text.splitlines())} lines for {options.target}")
+    else:
         print(text, end="")
     return 0
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
-from planc.compare.diff import rest
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.mesh import Axis
 from planc.ir.sharding import ParamSharding, Sharded
+from planc.lowering import state_layout
 from planc.picture.marks import Mark, Picture, Rect, StraightLine, Text, clipped
 from planc.picture.units import count, size
 from planc.report.data import Data, PageSubject
@@ -74,7 +74,7 @@ def shards(subject: PageSubject) -> Shards:
     """Return the parameters of the plan in `subject`, grouped by layout, the group with the most elements first."""
     costed = subject.costed
     sharded, plan = costed.sharded, costed.sharded.plan
-    at_rest = rest(sharded, costed.target)
+    at_rest = state_layout(sharded, costed.target)
     groups: dict[tuple[object, ...], list[tuple[ParamSharding, StoredLayout]]] = {}
     for p in sharded.params:
         found = stored_layout(sharded, p, "params", at_rest)
