@@ -90,7 +90,7 @@ def of_type(hint: Any) -> Schema:
         return {"anyOf": [of_type(arg) for arg in args]}
     if origin is dict:
         return by_name(of_type(args[1]))
-    assert origin in (tuple, list) and (len(args) == 1 or args[1] is Ellipsis), hint
+    assert origin in (tuple, list) and (args[-1] is Ellipsis or len({str(arg) for arg in args}) == 1), hint
     return array(of_type(args[0]))
 
 

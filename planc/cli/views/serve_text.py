@@ -21,7 +21,8 @@ def serve_lines(report: ServeReport) -> Iterator[str]:
         return
     where = "on the trainer's devices" if report.colocated else "on devices of its own"
     yield f"{strong(report.plan or '')}: serves {report.trainer} {where}"
-    yield f"{report.devices} devices, {report.replicas} replicas; weights as {report.weights}, cache as {report.cache_dtype}"
+    held = f"weights as {report.weights}, cache as {report.cache_dtype}"
+    yield f"{report.devices} devices, {report.replicas} replicas; {held}"
     yield ""
     yield from _memory(report.memory)
     if report.peaks is not None:
