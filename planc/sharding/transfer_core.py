@@ -47,7 +47,7 @@ class Side(NamedTuple):
         return self.first + (rank - self.first) // self.per_node * self.per_node
 
 
-class Moved(NamedTuple):
+class TensorTransfer(NamedTuple):
     """The tensors of one parameter that move alike: those of its `layers` (-1 of the ends), for which `*` stands in its
     name. `number` is where its turns begin (`turn_of`)."""
 

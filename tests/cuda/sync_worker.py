@@ -42,7 +42,7 @@ from tests.sharding.masks import local_indices
 from tests.sync_cases import KILLED, Arrays, serve_of, served_tensors, trained_tensors
 
 OLD = 0.5
-"""What the generator's tensors have before: no weight is this number in any dtype."""
+"""The value of the generator's tensors before: no weight is this number in any dtype."""
 Tensors = dict[str, torch.Tensor]
 
 
@@ -88,7 +88,7 @@ def parts(both: Both, side: int, rank: int, whole: Tensors) -> Tensors:
     number = rank - both.sides[side].first
     if number not in range(both.sides[side].devices):
         return found
-    for moved in both.module.MOVES:
+    for moved in both.module.TRANSFERS:
         held = (moved.source, moved.target)[side]
         indices = local_indices(held, number)
         if indices is None:
@@ -119,7 +119,7 @@ class Counted:
     def __init__(self, module: ModuleType) -> None:
         self.sent: dict[int, int] = {}
         self.pieces = 0
-        packed, batch = module.Transfer.packed, dist.batch_isend_irecv
+        packed, batch = module.Exchange.packed, dist.batch_isend_irecv
 
         def count_pieces(transfer: Any, messages: Any) -> torch.Tensor:
             self.pieces += len(messages)
@@ -131,12 +131,12 @@ class Counted:
                     self.sent[op.group_peer] = self.sent.get(op.group_peer, 0) + op.tensor.numel()
             return batch(ops)
 
-        module.Transfer.packed = count_pieces
+        module.Exchange.packed = count_pieces
         dist.batch_isend_irecv = count_bytes
 
 
 def forks(count: int, port: int, work: Callable[[int], Any]) -> list[Any]:
-    """What `work` returns on each rank; None for a rank that was killed, the text of its error for one that failed."""
+    """The results of `work` on each rank: None of a rank that was killed, the error of one that failed."""
     with tempfile.TemporaryDirectory() as folder:
         children = []
         for rank in range(count):
@@ -225,7 +225,7 @@ def kill_at(module: ModuleType, moment: int) -> list[int]:
 
         return call
 
-    for owner, name in ((module.Transfer, "own"), (module.Transfer, "packed"), (module.Transfer, "room")):
+    for owner, name in ((module.Exchange, "own"), (module.Exchange, "packed"), (module.Exchange, "room")):
         setattr(owner, name, watched(getattr(owner, name)))
     dist.all_reduce = watched(dist.all_reduce)
     dist.batch_isend_irecv = watched(dist.batch_isend_irecv)

@@ -1,4 +1,4 @@
-"""What a rank holds of a tensor, cut dim by dim with numpy: beside planc's intervals."""
+"""Parts of a tensor on a rank, cut dim by dim with numpy: beside planc's intervals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def local_indices(held: Held, rank: int) -> list[Any] | None:
 
 
 def mask(held: Held, rank: int) -> Any:
-    """Which elements of the tensor a rank of a side (from 0) holds."""
+    """A mask of the elements of the tensor that a rank of a side (from 0) holds."""
     found = np.zeros([prod(n for n, _, _ in dims) for dims in held.used], bool)
     if (indices := local_indices(held, rank)) is not None:
         found[np.ix_(*indices)] = True

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import re
+import ast
 from importlib.resources import files
 
-from planc.backends.common.source_writer import call, file_of, fill
+from planc.backends.common.source_writer import call, file_of, lines
 from planc.backends.common.specialise import specialise, specialised
 from planc.backends.cuda.analysis.fsdp_shard_dim import state_layout
 from planc.backends.cuda.emit.parallelize import TORCH_DTYPES
-from planc.backends.cuda.program.sync_facts import SyncFacts
+from planc.backends.cuda.program.facts import TorchFacts
 from planc.diag.quoting import python_docstring, python_string
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.sharding.transfers import TensorMove, narrows, sides_of, tensor_moves
 
 WIDTH = 120
-CORE = (*("Run", "MeshAxis", "Box", "Held", "Side", "Moved", "Hop", "cells", "hops", "runs_of", "shape_of", "turn_of"),)
-"""What the program takes of `transfer_core`, which it carries as it stands."""
-
-HEAD = '''
-"""The weights of <trained>, sent to the ranks that serve <name>.
-
-trained  <trained>: mesh <source>
-served   <file>: mesh <target>
-
-Compiled by planc; change the plans rather than this file. After a step, on every rank of a process group with the
-trainer's ranks and the generator's:
-
-    sync(dict(model.named_parameters()), weights, step)
-"""
-'''
+CORE = (
+    *("Run", "MeshAxis", "Box", "Held", "Side", "TensorTransfer", "Hop"),
+    *("cells", "hops", "runs_of", "shape_of", "turn_of"),
+)
+"""The definitions of `transfer_core` that the program carries as they stand."""
 
 IMPORTS = """
 import time
@@ -45,19 +35,6 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 """
 
-TABLE = """
-# Trainer and generator: the first rank, ranks, ranks of a node.
-SIDES = (<sides>)
-# The dtype in which weights travel.
-DTYPE = <dtype>
-<narrow>
-# Tensors of so many bytes are sent together.
-BUCKET_BYTES = 2**28
-MOVES: tuple[Moved, ...] = (
-    <moves>
-)
-"""
-
 
 def emit_sync(trainer: Sharded, generator: Sharded, *, colocated: bool, dtype: str, block: int = 0) -> str:
     """Return the source of the module with `sync(trainer, generator, number)` for torch.
@@ -69,12 +46,13 @@ def emit_sync(trainer: Sharded, generator: Sharded, *, colocated: bool, dtype: s
         dtype: how the generator holds weights: fp32, bf16, fp16, or float8 for those that `narrows` names.
         block: elements along each side of a block of float8 with one scale; 0: one scale for a matrix.
     """
-    facts = SyncFacts(colocated, dtype == "float8", block)
+    facts = TorchFacts(colocated=colocated, float8=dtype == "float8", block=block)
     core = specialised(files("planc.sharding").joinpath("transfer_core.py").read_bytes(), facts, CORE, WIDTH)
     parts = [*core, *specialise("planc.backends.cuda.program", "sync", facts, ["sync"], WIDTH)]
-    constants = [p for p in parts if not re.match("(?s).*?^(@|class |def )", p, re.MULTILINE)]
-    classes = [p for p in parts if re.match("class .*NamedTuple", p)]
-    functions = [p for p in parts if p not in (*constants, *classes)]
+    nodes = {part: ast.parse(part).body[0] for part in parts}
+    constants = [part for part, node in nodes.items() if isinstance(node, ast.Assign)]
+    classes = [part for part, node in nodes.items() if isinstance(node, ast.ClassDef) and node.bases]
+    functions = [part for part in parts if part not in (*constants, *classes)]
     table = _table(trainer, generator, colocated, dtype)
     head = [_docstring(trainer.plan, generator.plan, colocated), IMPORTS.strip(), "\n".join(constants)]
     return file_of(head, [*classes, table, *functions], width=WIDTH)
@@ -82,14 +60,18 @@ def emit_sync(trainer: Sharded, generator: Sharded, *, colocated: bool, dtype: s
 
 def _docstring(trainer: Plan, generator: Plan, colocated: bool) -> str:
     place = "on the same ranks" if colocated else "on the ranks after them"
-    texts = {
-        "name": generator.name,
-        "file": generator.file,
-        "trained": trainer.file,
-        "source": _mesh(trainer),
-        "target": f"{_mesh(generator)}, {place}",
-    }
-    return fill(HEAD, **{name: python_docstring(text) for name, text in texts.items()})
+    said = (
+        f"The weights of {trainer.file}, sent to the ranks that serve {generator.name}.",
+        "",
+        f"trained  {trainer.file}: mesh {_mesh(trainer)}",
+        f"served   {generator.file}: mesh {_mesh(generator)}, {place}",
+        "",
+        "Compiled by planc; change the plans rather than this file. After a step, on every rank of a process group",
+        "with the trainer's ranks and the generator's:",
+        "",
+        "    sync(dict(model.named_parameters()), weights, step)",
+    )
+    return '"""' + "\n".join(map(python_docstring, said)) + '\n"""'
 
 
 def _mesh(plan: Plan) -> str:
@@ -100,12 +82,16 @@ def _table(trainer: Sharded, generator: Sharded, colocated: bool, dtype: str) ->
     moves = list(tensor_moves(trainer, generator, state_layout(trainer)))
     wide = generator.plan.precision.compute if dtype == "float8" else dtype
     narrow = [python_string(m.param.name) for m in moves if dtype == "float8" and narrows(m.param)]
-    return fill(
-        TABLE,
-        sides=", ".join(map(repr, sides_of(trainer, generator, colocated=colocated))),
-        dtype=TORCH_DTYPES[wide],
-        narrow=call("NARROW = {", list(dict.fromkeys(narrow))) if narrow else "",
-        moves=",\n".join(call("Moved(", _arguments(move), depth=1) for move in moves) + ",",
+    rows = ",\n    ".join(call("TensorTransfer(", _arguments(move)).replace("\n", "\n    ") for move in moves)
+    return lines(
+        "# Trainer and generator: the first rank, ranks, ranks of a node.",
+        f"SIDES = ({', '.join(map(repr, sides_of(trainer, generator, colocated=colocated)))})",
+        "# The dtype in which weights travel.",
+        f"DTYPE = {TORCH_DTYPES[wide]}",
+        call("NARROW = {", list(dict.fromkeys(narrow))) if narrow else "",
+        "# Tensors of so many bytes are sent together.",
+        "BUCKET_BYTES = 2**28",
+        f"TRANSFERS: tuple[TensorTransfer, ...] = (\n    {rows},\n)",
     )
 
 

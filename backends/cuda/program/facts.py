@@ -24,5 +24,12 @@ class TorchFacts:
     kernel_cause: str = ""
     """The sentence that chooses the attention kernel."""
 
+    colocated: bool = True
+    """Rank i of a generator is rank i of its trainer; else the generator's ranks follow the trainer's."""
+    float8: bool = True
+    """The generator holds matrices as float8, with scales."""
+    block: int = 128
+    """Elements along each side of a block of float8 with one scale; 0: one scale for a matrix."""
+
 
 FACTS = TorchFacts()

@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from planc.backends.cuda.program.sync_facts import FACTS
-from planc.backends.cuda.program.sync_names import BUCKET_BYTES, DTYPE, MOVES, NARROW, SIDES
-from planc.sharding.transfer_core import Box, Held, Hop, Moved, cells, hops, runs_of, shape_of, turn_of
+from planc.backends.cuda.program.facts import FACTS
+from planc.backends.cuda.program.sync_names import BUCKET_BYTES, DTYPE, NARROW, SIDES, TRANSFERS
+from planc.sharding.transfer_core import Box, Held, Hop, TensorTransfer, cells, hops, runs_of, shape_of, turn_of
 
 # The largest number of float8_e4m3fn, which the largest element of a block becomes.
 LARGEST = 448.0
@@ -26,21 +26,21 @@ class Message(NamedTuple):
     """A box of the tensor `name` on its way."""
 
     name: str
-    moved: Moved
+    transfer: TensorTransfer
     hop: Hop
 
 
-def tensors() -> Iterator[tuple[str, Moved, int]]:
-    """Yield the name, the moves and the layer (-1 of the ends) of each tensor."""
-    for moved in MOVES:
-        for layer in moved.layers:
-            yield moved.name.replace("*", str(layer)), moved, layer
+def tensors() -> Iterator[tuple[str, TensorTransfer, int]]:
+    """Yield the name, the transfer and the layer (-1 of the ends) of each tensor."""
+    for transfer in TRANSFERS:
+        for layer in transfer.layers:
+            yield transfer.name.replace("*", str(layer)), transfer, layer
 
 
 @cache
-def cells_of(moved: Moved, rank: int) -> list[tuple[int, Box, tuple[int, ...], tuple[int, ...]]]:
+def cells_of(transfer: TensorTransfer, rank: int) -> list[tuple[int, Box, tuple[int, ...], tuple[int, ...]]]:
     """Return the number, the box, the holders and the wanters of each cell that `rank` holds or wants."""
-    found = enumerate(cells(moved.source, moved.target, SIDES))
+    found = enumerate(cells(transfer.source, transfer.target, SIDES))
     return [(number, *cell) for number, cell in found if rank in cell[1] or rank in cell[2]]
 
 
@@ -52,18 +52,18 @@ def messages(rank: int) -> list[list[Message]]:
     """
     ticks: list[list[Message]] = []
     bucket, filled = 0, 0
-    for name, moved, layer in tensors():
-        for number, box, holders, wanters in cells_of(moved, rank):
-            turn = turn_of(moved.number, layer, number)
+    for name, transfer, layer in tensors():
+        for number, box, holders, wanters in cells_of(transfer, rank):
+            turn = turn_of(transfer.number, layer, number)
             for hop in hops(box, holders, wanters, turn, SIDES, FACTS.colocated):
                 if rank in (hop.sender, hop.receiver):
                     ticks += [[] for _ in range(bucket + hop.depth - len(ticks))]
-                    ticks[bucket + hop.depth - 1].append(Message(name, moved, hop))
-        filled += prod(shape_of(moved.target)) * DTYPE.itemsize
+                    ticks[bucket + hop.depth - 1].append(Message(name, transfer, hop))
+        filled += prod(shape_of(transfer.target)) * DTYPE.itemsize
         if filled >= BUCKET_BYTES:
             bucket, filled = bucket + 1, 0
     if FACTS.float8:
-        return [sorted(tick, key=lambda message: message.moved.name in NARROW) for tick in ticks]
+        return [sorted(tick, key=lambda message: message.transfer.name in NARROW) for tick in ticks]
     return ticks
 
 
@@ -99,15 +99,15 @@ def block_scales(
     A collective over all ranks, because a block may lie on several.
     """
     grids: dict[str, torch.Tensor] = {}
-    for name, moved, _ in tensors():
-        if moved.name not in NARROW:
+    for name, transfer, _ in tensors():
+        if transfer.name not in NARROW:
             continue
-        shape = shape_of(moved.source)
+        shape = shape_of(transfer.source)
         most = local(trainer[name]).detach().to(DTYPE).float().abs() if name in trainer else None
         if most is not None:
             for dim in range(len(shape)):
                 block = block_of(shape, dim)
-                runs = runs_of(moved.source, dim, dist.get_rank(group) - SIDES[0].first)
+                runs = runs_of(transfer.source, dim, dist.get_rank(group) - SIDES[0].first)
                 which = torch.cat([torch.arange(a, b) // block for a, b in runs] or [torch.arange(0)])
                 into = torch.zeros(*most.shape[:dim], -(-shape[dim] // block), *most.shape[dim + 1 :], device=device)
                 which = which.to(device).view(-1, *(1 for _ in shape[dim + 1 :])).expand_as(most)
@@ -131,7 +131,7 @@ def narrowed(values: torch.Tensor, scales: torch.Tensor, box: Box, shape: tuple[
     return (values.float() * (1 / scales)).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
 
 
-class Transfer:
+class Exchange:
     """One sync on this rank: what it has, what it received, and the tensors that it fills at the end."""
 
     def __init__(
@@ -146,25 +146,25 @@ class Transfer:
         if FACTS.float8:
             self.scales = block_scales(trainer, group, self.device)
 
-    def own(self, name: str, moved: Moved, box: Box) -> torch.Tensor:
+    def own(self, name: str, transfer: TensorTransfer, box: Box) -> torch.Tensor:
         """Return a box of this rank's shard in the dtype in which it travels."""
         here = self.rank - SIDES[0].first
-        part = local(self.trainer[name]).detach()[inside(moved.source, box, here)]
-        if FACTS.float8 and moved.name in NARROW:
-            return narrowed(part.to(DTYPE), self.scales[name], box, shape_of(moved.source))
+        part = local(self.trainer[name]).detach()[inside(transfer.source, box, here)]
+        if FACTS.float8 and transfer.name in NARROW:
+            return narrowed(part.to(DTYPE), self.scales[name], box, shape_of(transfer.source))
         return part.to(DTYPE)
 
     def packed(self, messages: list[Message]) -> torch.Tensor:
         """Return the bytes of what goes to one rank."""
         parts = []
-        for name, moved, hop in messages:
-            values = self.own(name, moved, hop.box) if hop.depth == 1 else self.staged[name, hop.box]
+        for name, transfer, hop in messages:
+            values = self.own(name, transfer, hop.box) if hop.depth == 1 else self.staged[name, hop.box]
             parts.append(values.contiguous().flatten().view(torch.uint8))
         return torch.cat(parts)
 
     def room(self, messages: list[Message]) -> torch.Tensor:
         """Return the buffer for what comes from one rank; its parts are what is staged."""
-        dtypes = [torch.float8_e4m3fn if FACTS.float8 and m.moved.name in NARROW else DTYPE for m in messages]
+        dtypes = [torch.float8_e4m3fn if FACTS.float8 and m.transfer.name in NARROW else DTYPE for m in messages]
         sizes = [[b - a for a, b in m.hop.box] for m in messages]
         lengths = [prod(size) * dtype.itemsize for size, dtype in zip(sizes, dtypes, strict=True)]
         buffer = torch.empty(sum(lengths), dtype=torch.uint8, device=self.device)
@@ -172,11 +172,11 @@ class Transfer:
             self.staged[message.name, message.hop.box] = part.view(dtype).view(size)
         return buffer
 
-    def op(self, way: Callable[..., Any], buffer: torch.Tensor, peer: int) -> dist.P2POp:
+    def op(self, function: Callable[..., Any], buffer: torch.Tensor, peer: int) -> dist.P2POp:
         """Return the sending or receiving of a buffer."""
-        return dist.P2POp(way, buffer, group=self.group, group_peer=peer)
+        return dist.P2POp(function, buffer, group=self.group, group_peer=peer)
 
-    def exchange(self) -> None:
+    def run(self) -> None:
         """Send and receive, tick by tick."""
         for tick in messages(self.rank):
             out: dict[int, list[Message]] = {}
@@ -194,19 +194,19 @@ class Transfer:
     def take(self) -> None:
         """Fill the generator's tensors."""
         here = self.rank - SIDES[1].first
-        for name, moved, _ in tensors():
+        for name, transfer, _ in tensors():
             if name not in self.generator:
                 continue
-            for _, box, _, wanters in cells_of(moved, self.rank):
+            for _, box, _, wanters in cells_of(transfer, self.rank):
                 if self.rank in wanters:
                     staged = self.staged.get((name, box))
-                    values = self.own(name, moved, box) if staged is None else staged
-                    self.generator[name][inside(moved.target, box, here)].copy_(values)
-            if FACTS.float8 and moved.name in NARROW:
-                scales, shape = self.scales[name], shape_of(moved.target)
+                    values = self.own(name, transfer, box) if staged is None else staged
+                    self.generator[name][inside(transfer.target, box, here)].copy_(values)
+            if FACTS.float8 and transfer.name in NARROW:
+                scales, shape = self.scales[name], shape_of(transfer.target)
                 for dim in range(len(shape)):
                     block = block_of(shape, dim)
-                    which = [torch.arange(a // block, -(-b // block)) for a, b in runs_of(moved.target, dim, here)]
+                    which = [torch.arange(a // block, -(-b // block)) for a, b in runs_of(transfer.target, dim, here)]
                     scales = scales.index_select(dim, torch.cat(which or [torch.arange(0)]).to(self.device))
                 self.generator[f"{name}_scale_inv"].copy_(scales)
 
@@ -258,15 +258,15 @@ def sync(
     """
     group = group or dist.distributed_c10d._get_default_group()
     store = store or dist.distributed_c10d._get_default_store()
-    transfer, received, why = None, False, None
+    exchange, received, why = None, False, None
     try:
-        transfer = Transfer(trainer, generator, group)
-        transfer.exchange()
+        exchange = Exchange(trainer, generator, group)
+        exchange.run()
         received = True
     except RuntimeError as error:
         why = error
     device = next(local(tensor) for tensor in (*trainer.values(), *generator.values())).device
     if not decided(received, number, group, store, device):
         raise RuntimeError("the weights did not all arrive: the generator keeps the old ones") from why
-    assert transfer is not None
-    transfer.take()
+    assert exchange is not None
+    exchange.take()

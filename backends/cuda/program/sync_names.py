@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from planc.sharding.transfer_core import Moved, Side
+from planc.sharding.transfer_core import Side, TensorTransfer
 
-MOVES: tuple[Moved, ...] = ()
+TRANSFERS: tuple[TensorTransfer, ...] = ()
 SIDES = (Side(0, 1, 1), Side(0, 1, 1))
 NARROW: set[str] = set()
 BUCKET_BYTES = 2**28

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planc.backends.common.source_writer import WIDTH, call, file_of, fill
+from planc.backends.common.source_writer import WIDTH, call, file_of
 from planc.backends.common.specialise import specialise
 from planc.backends.xla.analysis.layouts import Spec, param_spec
 from planc.backends.xla.analysis.mesh_factors import atoms
@@ -11,19 +11,10 @@ from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.analysis.stacked_params import StackedDims, stacks_of
 from planc.backends.xla.analysis.state_dtypes import JAX_DTYPE
 from planc.backends.xla.emit.specs import entry
-from planc.backends.xla.program.sync_facts import SyncFacts
+from planc.backends.xla.program.facts import JaxFacts
 from planc.diag.quoting import python_docstring, python_string
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.sharding.transfers import narrows
-
-HEAD = '''
-"""The weights of <trained>, put in the layout that serves <name> (<file>).
-
-Compiled by planc; change the plans rather than this file. After a step:
-
-    weights = sync(state["params"], generator_mesh(devices))
-"""
-'''
 
 IMPORTS = """
 import functools
@@ -47,14 +38,20 @@ def emit_sync(trainer: Sharded, generator: Sharded, *, dtype: str, block: int = 
         block: elements along each side of a block of float8 with one scale; 0: one scale for a matrix.
     """
     shapes = padded(generator)
-    moved = _restacked(trainer, generator)
-    facts = SyncFacts(float8=dtype == "float8", block=block, restacks=bool(moved), pads=bool(shapes))
+    restacked = _restacked(trainer, generator)
+    facts = JaxFacts(float8=dtype == "float8", block=block, restacks=bool(restacked), pads=bool(shapes))
     functions = specialise("planc.backends.xla.program", "sync", facts, ["generator_mesh", "sync"], WIDTH)
     constants = [f for f in functions if f.startswith("# ")]
-    texts = {"name": generator.plan.name, "file": generator.plan.file, "trained": trainer.plan.file}
-    head = fill(HEAD, **{name: python_docstring(text) for name, text in texts.items()})
-    imports = IMPORTS.strip() if moved else IMPORTS.strip().replace("import numpy as np\n", "")
-    tables = "\n".join([*_tables(generator, dtype, block, shapes, moved), *constants])
+    said = (
+        f"The weights of {trainer.plan.file}, put in the layout that serves {generator.plan.name}.",
+        "",
+        "Compiled by planc; change the plans rather than this file. After a step:",
+        "",
+        '    weights = sync(state["params"], generator_mesh(devices))',
+    )
+    head = '"""' + "\n".join(map(python_docstring, said)) + '\n"""'
+    imports = IMPORTS.strip() if restacked else IMPORTS.strip().replace("import numpy as np\n", "")
+    tables = "\n".join([*_tables(generator, dtype, block, shapes, restacked), *constants])
     return file_of([head, imports, tables], [f for f in functions if f not in constants])
 
 
@@ -74,7 +71,7 @@ def _places(have: StackedDims, want: StackedDims) -> tuple[int, ...]:
 
 
 def _tables(
-    generator: Sharded, dtype: str, block: int, shapes: dict[str, tuple[int, ...]], moved: dict[str, Stack]
+    generator: Sharded, dtype: str, block: int, shapes: dict[str, tuple[int, ...]], restacked: dict[str, Stack]
 ) -> list[str]:
     model, plan = generator.model, generator.plan
     narrow = [p.param.name for p in generator.params if dtype == "float8" and narrows(p.param)]
@@ -99,7 +96,7 @@ def _tables(
         if p.param.name in narrow:
             found += entry(f"{p.param.name}_scale_inv", (*lead, *_spec_of_scales(generator, p, spec, block)))
     found.append("}")
-    for name, table in (("PADDED", shapes), ("STACKS", moved)):
+    for name, table in (("PADDED", shapes), ("STACKS", restacked)):
         rows = [f"    {python_string(key)}: {value!r}," for key, value in table.items()]
         found += [f"{name} = {{", *rows, "}"] if rows else []
     return [*found, *([call("NARROW = {", [python_string(name) for name in narrow])] if narrow else [])]

@@ -57,5 +57,14 @@ class JaxFacts:
         """The words about a gradient of the loss that waits for its backward; "" without."""
         return ", which waits" if self.forwards_first else ""
 
+    float8: bool = True
+    """A generator holds matrices as float8, with scales."""
+    block: int = 128
+    """Elements along each side of a block of float8 with one scale; 0: one scale for a matrix."""
+    restacks: bool = True
+    """Trainer and generator have layers in another order, or stages of unequal lengths."""
+    pads: bool = True
+    """The generator's parts of some tensors are unequal: it has padding at their ends."""
+
 
 FACTS = JaxFacts()

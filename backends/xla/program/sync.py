@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 
-from planc.backends.xla.program.sync_facts import FACTS
+from planc.backends.xla.program.facts import FACTS
 from planc.backends.xla.program.sync_names import DTYPE, MESH, NARROW, PADDED, SHAPES, SPECS, STACKS
 
 # The largest number of float8_e4m3fn, which the largest element of a block becomes.
