@@ -18,6 +18,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import takewhile
 from typing import Any, cast
 
 from planc.backends.common.source_writer import wrapped
@@ -166,8 +167,9 @@ class _Module(_Source):
         match node:
             case ast.BoolOp(op=op, values=operands):
                 values, decides = [self._value(v) for v in operands], isinstance(op, ast.Or)
-                if values[0] is not UNKNOWN and bool(values[0]) == decides:
-                    return values[0]
+                for value in takewhile(lambda v: v is not UNKNOWN, values):
+                    if bool(value) == decides:
+                        return value
                 if any(v is not UNKNOWN and bool(v) == decides for v in values):
                     return decides
                 return UNKNOWN if UNKNOWN in values else values[-1]

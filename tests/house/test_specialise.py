@@ -57,6 +57,7 @@ def test_a_branch_is_taken_with_its_comments() -> None:
         ("x = c * (a + 1 if FACTS.on else b)", "x = c * (a + 1)", "x = c * b"),
         ("x = FACTS.on and a and b", "x = a and b", "x = False"),
         ("x = not FACTS.on or a", "x = a", "x = True"),
+        ("x = FACTS.on and FACTS.size or 7", "x = 4", "x = 7"),
         ("x = g(FACTS.size, FACTS.axis)", 'x = g(4, "dp")', 'x = g(4, "dp")'),
         ("x = FACTS.size if FACTS.on and FACTS.size > 3 else 1", "x = 4", "x = 1"),
         ("# FACTS.cause\n    x = 1", "x = 1", "x = 1"),
