@@ -72,11 +72,8 @@ PAIRS = {
     "235b, more": Pair(
         "qwen3_235b_a22b", (16, "dp 128", trained_experts(8, 16)), (8, "dp 64", served_experts(64)), False
     ),
-    "235b, colocated": Pair(
-        "qwen3_235b_a22b",
-        (16, "pp 4 > dp 32", f"{PP}\n{trained_experts(2, 16)}"),
-        (16, "dp 128", served_experts(128)),
-        True,
+    "mixtral, colocated": Pair(
+        "mixtral_8x7b", (1, "dp 8", trained_experts(2, 4)), (1, "dp 8", served_experts(8)), True
     ),
     "deepseek, 256": Pair("deepseek_v3", DEEPSEEK, (32, "dp 256", served_experts(256)), False, node="h800_node"),
     "deepseek, 32": Pair("deepseek_v3", DEEPSEEK, (4, "dp 32", served_experts(32)), False, node="h800_node"),
@@ -94,9 +91,17 @@ UNEVEN = {
     "8b, colocated": Pair("llama3_8b", (2, "fsdp 16", FSDP), (2, "dp 8 > tp 2", SERVED), True, most=1.8),
     "32b, colocated": Pair("qwen3_32b", (4, "fsdp 32", FSDP), (4, "dp 8 > tp 4", SERVED), True, most=1.5),
     "70b, colocated": Pair("llama3_70b", (8, "fsdp 64", FSDP), (8, "dp 8 > tp 8", SERVED), True, most=1.25),
+    "235b, colocated": Pair(
+        "qwen3_235b_a22b",
+        (4, "pp 2 > dp 16", f"{PP}\n{trained_experts(2, 8)}"),
+        (4, "dp 32", served_experts(32)),
+        True,
+        most=1.9,
+    ),
 }
 """Rows that a node's shards of FSDP have are those that one of its ranks wants: the other ranks receive all that comes
-from the network, each over its own uplink, and no rank receives for another that does not want it."""
+from the network, each over its own uplink, and no rank receives for another that does not want it. Experts that half
+of a stage's ranks have are wanted on other nodes, and those of the other half on their own, so one half sends all."""
 
 
 def side(model: str, node: str, one: tuple[int, str, str]) -> Sharded:
