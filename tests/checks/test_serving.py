@@ -58,7 +58,7 @@ def test_a_serve_plan_has_an_answer(tmp_path: Path) -> None:
         (LAYOUT.replace("dp 4 > tp 2", "dp 1 > tp 16") + "cluster 2 x h100_node\n", TRAIN, "E0301"),
         (LAYOUT.replace("dp 4 > tp 2", "dp 1 > tp 5 > ep 1"), TRAIN, "E0203"),
         (LAYOUT + "override layers.*.attention.wq = embed over tp and heads over tp\n", TRAIN, "E0304"),
-        (LAYOUT + "view e 3 > f 2 of dp, tp for residual\n", TRAIN, "E0209"),
+        (LAYOUT + "view e 3 > f 2 of dp, tp for experts\n", TRAIN, "E0108"),
         (
             LAYOUT.replace("dp 4 > tp 2", "pp 4 > tp 2").replace("ddp over dp", "pp over pp as interleaved_1f1b"),
             TRAIN,
