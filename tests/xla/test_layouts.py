@@ -8,16 +8,19 @@ import numpy as np
 import pytest
 
 from planc.backends.xla.analysis.layouts import Spec, Use, activation_spec, param_spec, summed_first
+from planc.backends.xla.analysis.lookup import looked_up_by_columns
 from planc.backends.xla.analysis.padding import padded
 from planc.backends.xla.analysis.slices import ranks_over_slices, whole_axes
 from planc.backends.xla.analysis.stacked_params import StackedDims, stacks_of
 from planc.backends.xla.emit.program import emit
 from planc.backends.xla.emit.tables import exchanged
+from planc.backends.xla.rules import realise
 from planc.checks import check_plan
-from planc.ir.sharding import Sharded
+from planc.ir.sharding import ParamSharding, Sharded
 from planc.lowering import lower_plan
+from planc.sharding.collectives import semantic_collectives
 from tests.plans import propagated
-from tests.xla.cases import SP, TP, plan_of, sharded
+from tests.xla.cases import LAYOUTS, SP, TP, plan_of, sharded
 
 W1, WO = "layers.*.feed_forward.w1.weight", "layers.*.attention.wo.weight"
 
@@ -45,6 +48,23 @@ def test_the_plan_names_the_dimension() -> None:
     of = sharded("on_embed")
     assert spec(of, "layers.*.attention.wq.weight") == ((), ("fsdp",))
     assert spec(of, WO) == (("fsdp",), ())
+
+
+def test_tokens_are_looked_up_by_columns_where_that_sends_less() -> None:
+    """134 rows of the table and of its gradient against two exchanges of a rank's rows, all in fp32."""
+    layout, table = LAYOUTS["on_embed"], "tok_embeddings.weight"
+
+    def of_batch(batch: str, *more: str) -> ParamSharding | None:
+        return looked_up_by_columns(propagated(plan_of("columns", *layout, *more, batch=batch)))
+
+    few, many = of_batch("4 x 133 tokens microbatch 1"), of_batch("4 x 135 tokens microbatch 1")
+    assert few is not None and few.param.name == table and many is None
+    assert of_batch("4 x 133 tokens microbatch 1", "gather params per step") is None
+    assert looked_up_by_columns(sharded("fsdp")) is None and looked_up_by_columns(sharded("fsdp_tp_sp")) is None
+    of = sharded("on_embed")
+    sent = {row.op for row in realise(of, semantic_collectives(of)) if row.tensor in (table, "hidden", "tokens")}
+    assert sent == {"all_gather", "all_to_all"}
+    assert f'"{table}": P(None, "fsdp"),' in emit(of).split("PARAMS = {")[0]
 
 
 def test_an_override_leaves_a_weight_whole_in_use() -> None:

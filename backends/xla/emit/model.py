@@ -9,6 +9,7 @@ from planc.backends.common.source_writer import comment, fill, lines
 from planc.backends.xla.analysis.copies import copies_summed_last
 from planc.backends.xla.analysis.gathered_rows import gathered_rows
 from planc.backends.xla.analysis.layouts import (
+    activation_spec,
     casts,
     own_gradient,
     param_spec,
@@ -17,6 +18,7 @@ from planc.backends.xla.analysis.layouts import (
     spec_of,
     summed_first,
 )
+from planc.backends.xla.analysis.lookup import looked_up_by_columns, lookup_of
 from planc.backends.xla.analysis.mesh_factors import atoms, parts
 from planc.backends.xla.analysis.narrow_products import narrow_params, segments
 from planc.backends.xla.analysis.pipeline import pipelined
@@ -176,6 +178,18 @@ def lookup(name: str, table: jax.Array, tokens: jax.Array) -> jax.Array:
     return weight(name, table)[tokens]
 '''
 
+LOOKUP_BY_COLUMNS = '''
+def lookup(name: str, table: jax.Array, tokens: jax.Array) -> jax.Array:
+    """Rows of the parameter `name`, table [V, E], at tokens [B, S]: [B, S, E].
+
+    Each rank of <axes> looks up all tokens in its own columns; an all-to-all hands each rank the rows of its tokens.
+    That sends less than gathering the table and summing its gradient.
+    """
+    everyone = with_sharding_constraint(tokens, P())
+    columns = with_sharding_constraint(weight(name, table)[everyone].astype(COMPUTE), P(None, None, <columns>))
+    return with_sharding_constraint(columns, <spec>)
+'''
+
 LOOKUP_SETTLED = '''
 def lookup(name: str, table: jax.Array, tokens: jax.Array) -> jax.Array:
     """Rows of the parameter `name`, table [V, E], at tokens [B, S]: [B, S, E].
@@ -255,9 +269,14 @@ def _weight(plan: Plan) -> str:
 
 
 def _lookup(sharded: Sharded) -> str:
-    """Return the source of `lookup`. If its output is sharded afterwards (`constrain`), `lookup` first constrains it to
-    the layout of a vocab-sharded table's partial sums, or of whole rows if each rank looks up all rows."""
-    o = next((o for o in sharded.ops["first"] if o.op.kind == "embedding"), None)
+    """Return the source of `lookup`, which gathers the table or looks up by columns. If its output is sharded
+    afterwards (`constrain`), `lookup` first constrains it to the layout of a vocab-sharded table's partial sums, or of
+    whole rows if each rank looks up all rows."""
+    o = lookup_of(sharded)
+    if o is not None and (table := looked_up_by_columns(sharded)):
+        columns = parts(sharded.plan, sharded.plan.mesh.in_order(table.stored["params"]))
+        spec = spec_text(activation_spec(sharded, o.op.output))
+        return fill(LOOKUP_BY_COLUMNS, axes=" and ".join(columns), columns=axis_text(columns), spec=spec)
     if o is None or o.settle is None or all(s.kind == "all_reduce" for s in o.settle.steps):
         return LOOKUP
     dims = sharded.model.tensor[o.op.output].dims

@@ -18,6 +18,7 @@ from planc.backends.xla.analysis.layouts import (
     steps_of,
     uncut,
 )
+from planc.backends.xla.analysis.lookup import looked_up_by_columns
 from planc.backends.xla.analysis.mesh_factors import aliases, atoms
 from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.analysis.slices import ranks_over_slices
@@ -131,10 +132,12 @@ def _store_causes(sharded: Sharded, use: Use) -> list[str]:
 
 def _param_rows(sharded: Sharded, use: Use) -> list[str]:
     rows: list[str] = []
+    columns = looked_up_by_columns(sharded)
     for p in sharded.params:
         whole = use != "used" and uncut(sharded.plan, p, use)
         said = "no dimension divides: kept whole" if whole else ""
-        rows += entry(p.param.name, param_spec(sharded.plan, p, use), said)
+        laid = "params" if use == "used" and p == columns else use
+        rows += entry(p.param.name, param_spec(sharded.plan, p, laid), said)
     return rows
 
 

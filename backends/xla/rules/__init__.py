@@ -35,6 +35,7 @@ from planc.backends.xla.rules import (
     hand_on_each_tick,
     hoist_invariant_gathers,
     keep_whole_what_no_rank_divides,
+    look_up_by_columns,
     multiply_narrow,
     one_gather_of_a_tied_table,
     pad_scattered_rows,
@@ -50,6 +51,7 @@ from planc.ir.sharding import Sharded
 
 ORDER = (
     shard_whole_heads,
+    look_up_by_columns,
     keep_whole_what_no_rank_divides,
     expert_buffers,
     expert_capacity_slots,

@@ -105,6 +105,13 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/xla/test_alone.py::test_gradients_summed_over_copies_last_are_those_of_one_device[inside]",
     ),
     Fault(
+        name="xla: tokens are looked up by columns however many they are",
+        file="backends/xla/analysis/lookup.py",
+        text="return table if 2 * hidden <",
+        planted="return table if 0 * hidden <",
+        test="tests/xla/test_layouts.py::test_tokens_are_looked_up_by_columns_where_that_sends_less",
+    ),
+    Fault(
         name="xla audit: a looked-up table's gradient is scattered before its copies are summed",
         file="backends/xla/rules/all_reduce_embedding_gradient.py",
         text="if copies is None or",
