@@ -185,7 +185,16 @@ FSDP_OF_SLICES = "use hsdp over replica, fsdp"
 
 
 def test_every_rule_marks_what_it_changes(tmp_path: Path) -> None:
-    names = ("fsdp_tp_sp", "dp_tp_blocks", "float8_rowwise", "zero1", "bf16_blocks", "gpipe_fsdp", "tied_zero1")
+    names = (
+        "fsdp_tp_sp",
+        "dp_tp_blocks",
+        "float8_rowwise",
+        "zero1",
+        "bf16_blocks",
+        "gpipe_fsdp",
+        "tied_zero1",
+        "on_embed",
+    )
     found = [rows(name) for name in names]
     with without_options():
         found += [tpu_rows(name) for name in ("fsdp_v6e", "sp_v5p", "tp_v5p", "whole_v5p")]

@@ -1,7 +1,8 @@
 """Where each rank looks up its own columns of the embedding table, tokens are gathered and rows are exchanged.
 
 The gather of the table and the sum of its gradient are left out: one all-to-all of the rows in the forward, and one of
-their gradient in the backward, both in the compute dtype. Read from two layers of Llama 8B over all of v6e 16x16.
+their gradient in the backward, both in the compute dtype. Read from Llama 8B over all of v6e 16x16
+(jax 0.11.2, libtpu 0.0.48.1) and from four virtual CPU devices (jax 0.10.2).
 """
 
 from __future__ import annotations
