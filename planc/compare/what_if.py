@@ -22,6 +22,7 @@ from planc.diag.span import Source
 from planc.driver import Examined, examine
 from planc.graph import machine_links
 from planc.graph.changes import ChangeError
+from planc.graph.from_cluster import unchanged_links
 from planc.ir.collective import Collective
 from planc.ir.hardware import Change, Cluster
 from planc.ir.plan import Plan
@@ -130,7 +131,14 @@ def _as_it_is(cluster: Cluster) -> tuple[Change, ...]:
 
 
 def _on(plan: Plan, changes: tuple[Change, ...]) -> Plan:
-    return replace(plan, cluster=replace(plan.cluster, changes=changes))
+    return replace(plan, cluster=_changed(plan.cluster, changes))
+
+
+def _changed(cluster: Cluster, changes: tuple[Change, ...]) -> Cluster:
+    """Return `cluster` with `changes`, and with the graph of before, which is built once."""
+    found = replace(cluster, changes=changes)
+    found.cache.share(cluster.cache, unchanged_links)
+    return found
 
 
 def _costed(examined: Examined) -> CostedPlan:
@@ -148,7 +156,7 @@ def _try_each(cluster: Cluster, texts: Sequence[str]) -> None:
     for line in range(1, len(cluster.changes) + 1):
         last = line == len(cluster.changes)
         try:
-            machine_of(cluster if last else replace(cluster, changes=cluster.changes[:line]))
+            machine_of(cluster if last else _changed(cluster, cluster.changes[:line]))
         except ChangeError as error:
             near = nearest(error.name, error.legal, 1) if error.name else []
             shown = ", ".join(error.legal[:8]) + (", ..." if len(error.legal) > 8 else "")

@@ -13,6 +13,9 @@ from math import ceil, prod
 from planc.graph.changes import changed
 from planc.graph.from_parts import own_links
 from planc.graph.links import Cable, LinkKind, MachineLinks, Vertex, VertexKind, added_share
+from planc.graph.symmetry import Address, Digit, Symmetry
+from planc.ir.cache import cached_on
+from planc.ir.garbage import gc_paused
 from planc.ir.hardware import Cluster, Level, Link
 
 
@@ -24,29 +27,82 @@ def machine_links(cluster: Cluster) -> MachineLinks:
     that does not fit the machine.
     """
     own = cluster.own_graph
-    links = own_links(cluster, own) if own is not None else _Builder(cluster).build()
+    links = own_links(cluster, own) if own is not None else unchanged_links(cluster)
     return changed(links, cluster.changes) if cluster.changes else links
 
 
+@cached_on(lambda cluster: (cluster.cache, ()))
+def unchanged_links(cluster: Cluster) -> MachineLinks:
+    """Return the machine of `cluster`, a tree of switches or a torus, as a graph without the changes of `--with`."""
+    with gc_paused():
+        return _Builder(cluster).build()
+
+
+def alike_links(cluster: Cluster) -> MachineLinks:
+    """Return the machine of `cluster`, a tree of switches or a torus, with one node or slice and one switch of each
+    tier. Each vertex has the number of equal ones that it stands for; a last switch with fewer nodes counts as equal.
+    """
+    return _Builder(cluster, alike=True).build()
+
+
 class _Builder:
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
+    def __init__(self, cluster: Cluster, *, alike: bool = False) -> None:
+        self.cluster, self.alike = cluster, alike
+        self.units = 1 if alike else cluster.count
+        """Nodes or slices that are written."""
         self.vertices: list[Vertex] = []
         self.cables: list[Cable] = []
         self.kinds: dict[LinkKind, int] = {}
+        self.tiers: list[list[int]] = []
+        """The switches of each tier of the network, the innermost first."""
 
     def build(self) -> MachineLinks:
         cluster, torus = self.cluster, self.cluster.is_torus
-        units = [self._slice(i) if torus else self._node(i) for i in range(cluster.count)]
+        units = [self._slice(i) if torus else self._node(i) for i in range(self.units)]
         if cluster.count > 1:
             self._network(units)
         return MachineLinks(
             name=cluster.name, vertices=(*self.vertices,), cables=(*self.cables,), kinds=(*self.kinds,),
             shape=cluster.shape if torus else (), wrap=cluster.wrap if torus else (),
-            units=tuple(f"{'slice' if torus else 'node'}{i}" for i in range(cluster.count)),
+            units=tuple(f"{'slice' if torus else 'node'}{i}" for i in range(self.units)),
+            symmetry=None if self.alike else self._symmetry(),
         )  # fmt: skip
 
+    def _symmetry(self) -> Symmetry | None:
+        """Return the digits of a rank: the chip in its node, and the node's place below each tier of switches. None for
+        a torus, for chips that are several devices, and where the last switch of a tier has fewer below it."""
+        cluster = self.cluster
+        if cluster.is_torus or cluster.chip.devices > 1 or (cluster.link.links and cluster.count == 1):
+            return None
+        sizes, below = list[int](), cluster.count
+        for i, level in enumerate(cluster.levels if cluster.count > 1 else ()):
+            above = len(self.tiers[i]) if i < len(self.tiers) else 1
+            sizes.append(below if above == 1 else level.width)
+            if below != sizes[-1] * above:
+                return None
+            below = above
+        digits = (Digit(cluster.shape[0], "none" if cluster.link.links else "any"), *map(Digit, sizes))
+        strides = [prod(sizes[:i]) for i in range(len(sizes))]
+        none = (-1,) * len(sizes)
+
+        def place(unit: int) -> tuple[int, ...]:
+            return tuple(unit // stride % size for stride, size in zip(strides, sizes, strict=True))
+
+        places = [place(unit) for unit in range(cluster.count)]
+        addresses: list[Address] = []
+        for vertex in self.vertices:
+            name, at = vertex.name.rpartition(".")[2], places[vertex.unit] if vertex.unit >= 0 else none
+            chip = vertex.device % cluster.shape[0] if vertex.kind == "chip" else -1
+            addresses.append(("chip" if chip >= 0 else name, (chip, *at)))
+        for i, tier in enumerate(self.tiers):
+            for number, switch in enumerate(tier):
+                at = (*none[: i + 1], *place(number * prod(sizes[: i + 1]))[i + 1 :])
+                addresses[switch] = (f"tier{i}", (-1, *at))
+        return Symmetry(digits, addresses)
+
     def _add(self, name: str, kind: VertexKind, device: int = -1, unit: int = -1, **more: object) -> int:
+        if self.alike and unit >= 0:
+            more["alike"] = self.cluster.count
         self.vertices.append(Vertex(name, kind, device, unit, **more))  # type: ignore[arg-type]
         return len(self.vertices) - 1
 
@@ -109,7 +165,7 @@ class _Builder:
         """Add the network cards of every node or slice, and the switches of all tiers. `units` has, for each node or
         slice, the vertices that its cards are connected with."""
         cluster, level = self.cluster, self.cluster.levels[0]
-        switches = self._switches(0, len(units))
+        switches = self._switches(0)
         inside_s = 0.0 if cluster.is_torus else cluster.link.latency_s / 2
         near = _level_kind(level, inside_s if cluster.link.links else 0.0, level.rails)  # a switch has it already
         far = _level_kind(level, level.latency_s / 2 - inside_s, level.rails)
@@ -123,17 +179,17 @@ class _Builder:
                 for end in mine:
                     self._join(end, card, near_kind, level.rails)
                 self._join(card, leaf, far_kind, level.rails)
-        self._upper(switches, len(units))
+        self._upper(switches)
 
-    def _upper(self, switches: list[int], units: int) -> None:
+    def _upper(self, switches: list[int]) -> None:
         """Connect the switches of each tier with the next tier. A switch has one uplink per rail for each host below
         it."""
         cluster, nodes = self.cluster, 1
         for i, level in enumerate(cluster.levels[1:], start=1):
             nodes *= cluster.levels[i - 1].width
-            if len(switches) == 1:
+            if self._count(i - 1) == 1:
                 return
-            above = self._switches(i, units)
+            above = self._switches(i)
             up = nodes * cluster.hosts_per_node
             below_s = cluster.levels[i - 1].latency_s
             kind = self._kind(_level_kind(level, (level.latency_s - below_s) / 2, level.rails))
@@ -141,17 +197,21 @@ class _Builder:
                 self._join(switch, above[k // level.width % len(above)], kind, up * level.rails)
             switches = above
 
-    def _switches(self, number: int, units: int) -> list[int]:
-        """Add the switches of tier `number`, counted from the innermost. `units` is the number of nodes or slices. The
-        last tier is one switch."""
+    def _count(self, number: int) -> int:
+        """Return the number of switches of tier `number`, counted from the innermost. The last tier is one switch."""
         levels = self.cluster.levels
-        level, nodes = levels[number], prod(v.width for v in levels[: number + 1])
-        count = 1 if number == len(levels) - 1 else ceil(units / nodes)
+        return (
+            1 if number == len(levels) - 1 else ceil(self.cluster.count / prod(v.width for v in levels[: number + 1]))
+        )
+
+    def _switches(self, number: int) -> list[int]:
+        """Add the switches of tier `number`, or one that stands for all."""
+        level, count = self.cluster.levels[number], self._count(number)
         kind: VertexKind = "spine" if number else "leaf"
-        return [
-            self._add(f"{level.name}{i}", kind, reduction=added_share(level.in_network_reduction, 0))
-            for i in range(count)
-        ]
+        more = {"reduction": added_share(level.in_network_reduction, 0), "alike": count if self.alike else 1}
+        written = range(1 if self.alike else count)
+        self.tiers.append([self._add(f"{level.name}{i}", kind, **more) for i in written])
+        return self.tiers[-1]
 
 
 def _link_kind(link: Link, latency_s: float, share: float = 1.0) -> LinkKind:

@@ -237,11 +237,13 @@ class Forks:
         os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
         prepare(stack, 2)
 
-    def start(self, place: Place, words: Sequence[str], who: str = "", fault: AnyFault = NO_FAULT) -> Forked:
-        """`planc train` on the preset of `place`."""
+    def start(
+        self, place: Place, words: Sequence[str], who: str = "", fault: AnyFault = NO_FAULT, plant: Plant | None = None
+    ) -> Forked:
+        """`planc train` on the preset of `place`. `plant`: instead of the fault."""
         target = ["train", str(place.preset), "--target", place.site.stack, "--receipt", str(place.receipt)]
         environ = {**place.environ, MODULES: str(self._modules)}
-        return Command([*target, *words], environ, Planted(who, fault, place.logs)).start()
+        return Command([*target, *words], environ, plant or Planted(who, fault, place.logs)).start()
 
     def run(self, place: Place, words: Sequence[str], who: str, fault: AnyFault) -> tuple[int | None, str]:
         """Train: the status, None if it does not end in time, and what was printed."""

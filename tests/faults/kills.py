@@ -112,7 +112,7 @@ class Chain:
 def as_json(trial: Trial) -> dict[str, object]:
     """The trial as an object of its state file."""
     if isinstance(trial, Kill):
-        kind = "kill"
+        kind = "moment" if trial.error == "moment" else "kill"
     elif trial.error == "MemoryError":
         kind = "memory"
     else:

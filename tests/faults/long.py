@@ -1,4 +1,4 @@
-"""`make nth-call`, `memory`, `cut` and `kills`: faults in forks of one process, on both stacks, noted in a file.
+"""`make nth-call`, `memory`, `cut`, `kills`, `moments`: faults in forks of one process, on both stacks, in a file.
 
     python tests/faults/long.py nth --stack cuda --state build/faults.jsonl
     python tests/faults/long.py kills --stack xla --state build/faults.jsonl --count 250
@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.faults import kills, nth, sockets  # noqa: E402
+from tests.faults import kills, moments, nth, sockets  # noqa: E402
 from tests.faults.forked import Forks  # noqa: E402
 from tests.faults.lines import drawn  # noqa: E402
 from tests.faults.nth import Trial  # noqa: E402
@@ -81,6 +81,14 @@ def kill_trials(site: nth.Site, forks: Forks, seed: int, count: int, before: int
         yield kill
 
 
+def moment_trials(chain: moments.Moments, count: int, before: int) -> Iterator[Trial]:
+    """Starts that are struck in a load, in a save, ... until so many have been."""
+    while before < count:
+        trial = chain.next()
+        before += trial.struck
+        yield trial
+
+
 def records(state: Path) -> list[dict[str, Any]]:
     """The trials noted so far."""
     return [json.loads(line) for line in state.read_text().splitlines()] if state.exists() else []
@@ -98,7 +106,7 @@ def _tables(found: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     for kind, stack in sorted({(r["kind"], r["stack"]) for r in found}):
         these = [r for r in found if (r["kind"], r["stack"]) == (kind, stack)]
         lines = [f"[{kind}.{stack}]", f'day = "{datetime.now(UTC).date().isoformat()}"']
-        struck = [r for r in these if (r["struck"] if kind == "kill" else r["call"])]
+        struck = [r for r in these if (r["struck"] if kind in ("kill", "moment") else r["call"])]
         wrong = [what for r in these for what in r["wrong"]]
         lines += [f"struck = {len(struck)}"]
         if kind == "kill":
@@ -106,6 +114,9 @@ def _tables(found: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
             lines += [f"ended_before_its_moment = {len(these) - len(struck)}"]
             tenths = Counter(int(r["share"] * 10) for r in struck)
             lines += [f"by_tenth_of_the_run = {[tenths[n] for n in range(10)]}"]
+        elif kind == "moment":
+            deeds = Counter(r["who"] for r in struck)
+            lines += [f'"{deed}" = {deeds[deed]}' for deed in moments.DEEDS]
         else:
             lines += [f"went_on = {sum(r['ended'] == 'went on' for r in struck)}"]
             lines += [f"refused = {sum(r['ended'] != 'went on' for r in struck)}"]
@@ -120,7 +131,7 @@ def _tables(found: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="faults")
-    parser.add_argument("what", choices=("nth", "memory", "sockets", "kills", "summary"))
+    parser.add_argument("what", choices=("nth", "memory", "sockets", "kills", "moments", "summary"))
     parser.add_argument("--stack", choices=("cuda", "xla", "numpy"))
     parser.add_argument("--state", type=Path, default=ROOT / "build" / "faults.jsonl")
     parser.add_argument("--seed", type=int, default=20261123)
@@ -156,6 +167,11 @@ def main() -> int:
         elif options.what == "sockets":
             before = sum(bool(r["call"]) for r in done if r["kind"] == "socket")
             trials = socket_trials(site, options.seed, options.count, before)
+        elif options.what == "moments":
+            before = sum(r["struck"] for r in done if r["kind"] == "moment")
+            dice = random.Random(f"{options.seed} moments {site.stack} {before}")
+            chain = within.enter_context(closing(moments.Moments(site, forks, dice, before)))
+            trials = moment_trials(chain, options.count, before)
         else:
             before = sum(r["struck"] for r in done if r["kind"] == "kill")
             trials = kill_trials(site, forks, options.seed, options.count, before)

@@ -16,11 +16,12 @@ from planc.costing.routes.fabric import Fabric
 from planc.driver import load
 from planc.graph import machine_links
 from planc.graph.from_parts import links_of_graph
-from planc.ir.hardware import GraphPart, Link, OwnGraph
+from planc.graph.links import MachineLinks
+from planc.ir.hardware import Cluster, GraphPart, Link, OwnGraph
 from planc.ir.mesh import Mesh
 from tests.graph.closed_form import OPS
 from tests.graph.test_own_graphs import links_of, plan_on
-from tests.plans import written
+from tests.plans import cluster_of, written
 
 MACHINES = {
     "fat tree": "fat_tree(nodes = 16, chips = 4, leaf = 4, spines = 2, uplinks = 2, link = nvlink, out = ib)",
@@ -42,6 +43,18 @@ AXES = (("a",), ("b",), ("c",), ("a", "b"), ("a", "c"), ("b", "c"), ("a", "b", "
 def test_one_group_of_each_kind_is_as_good_as_all(name: str, sizes: tuple[int, ...], tmp_path: Path) -> None:
     text = f"graph pod of h100\nfabric a = {MACHINES[name]}\n"
     cluster, links = links_of(tmp_path, text, mesh="fsdp 16 > tp 4")
+    assert _as_when_all_are_routed(cluster, links, sizes) >= 3
+
+
+@pytest.mark.parametrize("sizes", [(2, 32, 8), (16, 16, 2)], ids=str)
+@pytest.mark.parametrize("node", ["h100_node", "mi300x_node"])
+def test_groups_on_bundled_nodes_are_folded(node: str, sizes: tuple[int, ...]) -> None:
+    cluster = cluster_of(f"64 x {node}")
+    assert _as_when_all_are_routed(cluster, machine_links(cluster), sizes) >= 3
+
+
+def _as_when_all_are_routed(cluster: Cluster, links: MachineLinks, sizes: tuple[int, ...]) -> int:
+    """Compare what one group of each kind says with what all say; return for how many axes there were fewer."""
     mesh = Mesh.of(dict(zip("abc", sizes, strict=True)), cluster.cause)
     slow = replace(links, cables=tuple(c._replace(share=0.3) if i % 37 == 5 else c for i, c in enumerate(links.cables)))
     folded, machine = 0, RoutedMachine(slow if sum(sizes) % 4 else links)
@@ -53,7 +66,7 @@ def test_one_group_of_each_kind_is_as_good_as_all(name: str, sizes: tuple[int, .
             for one, other in zip(few.algorithms(op), every.algorithms(op), strict=True):
                 assert one.s_per_byte == pytest.approx(other.s_per_byte, rel=1e-9), (axes, op, one, other)
                 assert one.latency_s == pytest.approx(other.latency_s, rel=1e-9)
-    assert folded >= 3
+    return folded
 
 
 def test_a_machine_of_several_parts_is_routed_whole(tmp_path: Path) -> None:

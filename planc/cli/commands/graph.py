@@ -14,10 +14,11 @@ from planc.files import write_atomically
 
 if TYPE_CHECKING:
     from planc.graph import MachineLinks
+    from planc.ir.hardware import Cluster
     from planc.ir.plan import Plan
 
-MOST_DEVICES = 200_000
-"""Largest machine whose vertices are written one by one: 131,072 devices take 0.6 GB of memory."""
+MOST_DEVICES = 32_768
+"""Largest machine whose vertices are written one by one; of a larger one, equal nodes and switches are written once."""
 SUFFIXES = (".graphml", ".dot", ".json", ".svg", ".plan")
 
 
@@ -38,6 +39,7 @@ def run(options: argparse.Namespace) -> int:
     from planc.diag.errors import PlanError
     from planc.driver import load
     from planc.graph import machine_links
+    from planc.graph.from_cluster import alike_links
     from planc.graph.networks import exported, to_json
 
     if options.topology:
@@ -49,18 +51,25 @@ def run(options: argparse.Namespace) -> int:
         plan = load(options.file, set=dict(options.set))
     except PlanError as error:
         return refused(error.diagnostics, options.format)
-    if plan.cluster.devices > MOST_DEVICES:
-        many = f"{plan.cluster.devices:,} devices, and at most {MOST_DEVICES:,} are written one by one"
+    cluster = plan.cluster
+    alike = _is_alike(cluster)
+    links = alike_links(cluster) if alike else machine_links(cluster)
+    if alike and len(links.devices) > MOST_DEVICES:
+        many = f"a slice has {len(links.devices):,} devices, and at most {MOST_DEVICES:,} are written one by one"
         print(f"planc graph: {options.file}: {many}", file=sys.stderr)
         return 2
-    links = machine_links(plan.cluster)
     for path in options.outputs:
         write_atomically(path, _picture(plan, links) if path.suffix == ".svg" else exported(links, path.suffix))
     if options.format == "json":
         print_json(to_json(links))
     else:
-        print("\n".join(_lines(links)))
+        print("\n".join(lines(links)))
     return 0
+
+
+def _is_alike(cluster: Cluster) -> bool:
+    """True if equal parts of the machine are written once. A machine whose links a file writes is written as there."""
+    return cluster.devices > MOST_DEVICES and cluster.own_graph is None
 
 
 def _read_topology(options: argparse.Namespace) -> int:
@@ -92,29 +101,35 @@ def _read_topology(options: argparse.Namespace) -> int:
 
 
 def _picture(plan: Plan, links: MachineLinks) -> str:
-    """Return an SVG of the machine. Mesh axes are shown only if the plan can be costed."""
+    """Return an SVG of the machine. Mesh axes are shown only if the plan can be costed, and
+    every vertex is written."""
     from planc.compare.what_if import routed
     from planc.driver import examine
     from planc.picture.marks import WIDE
     from planc.picture.render import sheet
     from planc.report.views.links import links_of, picture
 
-    data = links_of(links, examine(routed(plan), targets=()).costed)
+    data = links_of(links, None if _is_alike(plan.cluster) else examine(routed(plan), targets=()).costed)
     return sheet(f"{links.name}: {data.summary}", [(f"{plan.name} on {links.name}", picture(data, WIDE))])
 
 
-def _lines(links: MachineLinks) -> Iterator[str]:
+def lines(links: MachineLinks) -> Iterator[str]:
     """Yield lines with the number of vertices of each kind, and the number and bandwidth of links of each name."""
     from planc.cli.views.table import table
 
-    kinds = Counter(v.kind for v in links.vertices)
-    yield f"{links.name}: {len(links.devices):,} devices; " + ", ".join(f"{n:,} {kind}" for kind, n in kinds.items())
+    kinds = Counter[str]()
+    for v in links.vertices:
+        kinds[v.kind] += v.alike
+    yield f"{links.name}: {links.chips:,} devices; " + ", ".join(f"{n:,} {kind}" for kind, n in kinds.items())
+    if links.chips > len(links.devices):
+        yield f"more than {MOST_DEVICES:,}: equal parts are written once, with their number (`alike`)"
     counts: Counter[tuple[str, str, float, float, float]] = Counter()
     for cable in links.cables:
         kind = links.kinds[cable.kind]
         ends = "-".join(links.vertices[i].kind for i in (cable.source, cable.target))
         there, back = links.bytes_per_s(cable)
-        counts[kind.name, ends, there / cable.links, back / cable.links, kind.latency_s] += int(cable.links)
+        count = int(cable.links) * links.alike(cable)
+        counts[kind.name, ends, there / cable.links, back / cable.links, kind.latency_s] += count
     rows = [
         (name, ends, f"{count:,}", f"{there / 1e9:.4g}", f"{back / 1e9:.4g}", f"{latency_s * 1e6:.3g}")
         for (name, ends, there, back, latency_s), count in counts.items()

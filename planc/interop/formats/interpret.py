@@ -63,7 +63,7 @@ _SUCCEED = {
 """Commands that are assumed to succeed, so that `&&` continues."""
 _TESTS = ("[", "[[", "test", "grep", "command", "which", "type", "hash", "diff", "cmp", "expr", "nvidia-smi", "ls")
 """Commands that scripts run to see whether they succeed."""
-MOST_COMMANDS = 50_000
+MOST_COMMANDS = 20_000
 """Maximum number of commands that are interpreted; each call of a function counts."""
 
 

@@ -38,7 +38,7 @@ _NO_ARGUMENTS = re.compile(r"\(\s*\)")
 _WORD = re.compile(r"[^\s;|&()<>'\"\\$`]++(?=[\s;|&()<>]|\Z)")
 MOST_LEVELS = 60
 """Maximum nesting of branches, loops and groups."""
-MOST_WORDS = 50_000
+MOST_WORDS = 20_000
 """Maximum number of words of a script."""
 _CLOSING = ("fi", "done", "esac", "}", "then", "else", "elif", "do")
 

@@ -109,7 +109,7 @@ def links_of(machine: MachineLinks, costed: CostedPlan | None = None) -> Links:
     busiest = sorted((i for i, c in enumerate(cables) if c.seconds), key=lambda i: -cables[i].busy_s)[:BUSIEST]
     return Links(
         machine=machine.name,
-        chips=len(machine.devices),
+        chips=machine.chips,
         points=points,
         cables=cables,
         axes=tuple(dict.fromkeys(axis for cable in cables for axis in cable.seconds)),
@@ -210,7 +210,7 @@ def _seconds(costed: CostedPlan | None, cables: Sequence[int]) -> list[dict[str,
 
 
 def _summary(links: MachineLinks, points: Sequence[DrawnPoint], busiest: DrawnLink | None) -> str:
-    chips = len(links.devices)
+    chips = links.chips
     if busiest is None:
         return f"{chips:,} chips."
     drawn = " of the nodes that are drawn" if sum(point.device >= 0 for point in points) < chips else ""
