@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import shutil
 import sys
 import tempfile
@@ -92,7 +93,7 @@ def check_all(path: Path, count: int, seconds: float, failures: Path, first: int
     """Check so many more plans, and all their programs together with ruff, and mypy if `with_types`; returns the number
     that broke a promise, and the lines of both."""
     done, seen, broken, checked = state.done(path, "checked"), set[str](), 0, 0
-    begin, seed = time.monotonic(), first
+    begin, seed, warm_mib = time.monotonic(), first, 0.0
     folder, programs = (Path(tempfile.mkdtemp(prefix="random-plans-")) for _ in range(2))
     while checked < count and time.monotonic() - begin < seconds:
         if seed not in done:
@@ -101,12 +102,15 @@ def check_all(path: Path, count: int, seconds: float, failures: Path, first: int
             state.add(path, line)
             seen |= parts
             checked += 1
+            if checked == min(100, count):
+                warm_mib = _held_mib()
             if line["outcome"] == "broken":
                 broken += 1
                 print(f"seed {seed}: {line['codes'][0]}, kept in {failures}", flush=True)
         seed += 1
     said = linted(programs) + (typed(programs) if with_types else [])
-    print(f"{checked:,} plans in {time.monotonic() - begin:.0f} s, {broken} broken promises")
+    held = f"{warm_mib:.0f} MiB after the first 100, {_held_mib():.0f} at the end"
+    print(f"{checked:,} plans in {time.monotonic() - begin:.0f} s, {broken} broken promises; {held}")
     print(
         f"{len(list(programs.glob('*/*.py'))):,} programs in {programs}, {len(said)} lines of ruff and mypy",
         *said,
@@ -115,6 +119,11 @@ def check_all(path: Path, count: int, seconds: float, failures: Path, first: int
     if checked:
         print(coverage.summary(seen))
     return broken + len(said)
+
+
+def _held_mib() -> float:
+    """Memory of this process (Linux)."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 
 
 def _no_axis(seed: int, folder: Path) -> bool:
