@@ -38,17 +38,17 @@ def unchanged_links(cluster: Cluster) -> MachineLinks:
         return _Builder(cluster).build()
 
 
-def alike_links(cluster: Cluster) -> MachineLinks:
+def merged_links(cluster: Cluster) -> MachineLinks:
     """Return the machine of `cluster`, a tree of switches or a torus, with one node or slice and one switch of each
     tier. Each vertex has the number of equal ones that it stands for; a last switch with fewer nodes counts as equal.
     """
-    return _Builder(cluster, alike=True).build()
+    return _Builder(cluster, merged=True).build()
 
 
 class _Builder:
-    def __init__(self, cluster: Cluster, *, alike: bool = False) -> None:
-        self.cluster, self.alike = cluster, alike
-        self.units = 1 if alike else cluster.count
+    def __init__(self, cluster: Cluster, *, merged: bool = False) -> None:
+        self.cluster, self.merged = cluster, merged
+        self.units = 1 if merged else cluster.count
         """Nodes or slices that are written."""
         self.vertices: list[Vertex] = []
         self.cables: list[Cable] = []
@@ -65,7 +65,7 @@ class _Builder:
             name=cluster.name, vertices=(*self.vertices,), cables=(*self.cables,), kinds=(*self.kinds,),
             shape=cluster.shape if torus else (), wrap=cluster.wrap if torus else (),
             units=tuple(f"{'slice' if torus else 'node'}{i}" for i in range(self.units)),
-            symmetry=None if self.alike else self._symmetry(),
+            symmetry=None if self.merged else self._symmetry(),
         )  # fmt: skip
 
     def _symmetry(self) -> Symmetry | None:
@@ -101,8 +101,8 @@ class _Builder:
         return Symmetry(digits, addresses)
 
     def _add(self, name: str, kind: VertexKind, device: int = -1, unit: int = -1, **more: object) -> int:
-        if self.alike and unit >= 0:
-            more["alike"] = self.cluster.count
+        if self.merged and unit >= 0:
+            more["copies"] = self.cluster.count
         self.vertices.append(Vertex(name, kind, device, unit, **more))  # type: ignore[arg-type]
         return len(self.vertices) - 1
 
@@ -208,8 +208,8 @@ class _Builder:
         """Add the switches of tier `number`, or one that stands for all."""
         level, count = self.cluster.levels[number], self._count(number)
         kind: VertexKind = "spine" if number else "leaf"
-        more = {"reduction": added_share(level.in_network_reduction, 0), "alike": count if self.alike else 1}
-        written = range(1 if self.alike else count)
+        more = {"reduction": added_share(level.in_network_reduction, 0), "copies": count if self.merged else 1}
+        written = range(1 if self.merged else count)
         self.tiers.append([self._add(f"{level.name}{i}", kind, **more) for i in written])
         return self.tiers[-1]
 

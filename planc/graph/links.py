@@ -26,8 +26,8 @@ class Vertex(NamedTuple):
     """Its coordinates, on a torus."""
     reduction: float = 0.0
     """Bytes that this switch all-reduces for each byte that a link of it can carry; 0: it does not add."""
-    alike: int = 1
-    """Number of equal vertices that it stands for (`alike_links`)."""
+    copies: int = 1
+    """Number of equal vertices that it stands for (`merged_links`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +94,11 @@ class MachineLinks:
     @property
     def chips(self) -> int:
         """Number of devices, with those that a vertex stands for."""
-        return sum(self.vertices[i].alike for i in self.devices)
+        return sum(self.vertices[i].copies for i in self.devices)
 
-    def alike(self, cable: Cable) -> int:
+    def copies_of(self, cable: Cable) -> int:
         """Return the number of equal cables that `cable` stands for."""
-        return max(self.vertices[cable.source].alike, self.vertices[cable.target].alike)
+        return max(self.vertices[cable.source].copies, self.vertices[cable.target].copies)
 
     def bytes_per_s(self, cable: Cable) -> tuple[float, float]:
         """Return the effective bandwidth (bytes/s) of all links of `cable`: from `source` to `target`, and back."""

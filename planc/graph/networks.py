@@ -41,7 +41,7 @@ def network(links: MachineLinks) -> nx.DiGraph[str]:
     for name, v in zip(names, links.vertices, strict=True):
         facts: dict[str, Any] = {"kind": v.kind, "device": v.device, "unit": v.unit}
         facts |= {"place": v.place} if v.place else {}
-        facts |= {"alike": v.alike} if v.alike > 1 else {}
+        facts |= {"copies": v.copies} if v.copies > 1 else {}
         found.add_node(name, **facts | ({"reduction": v.reduction} if v.reduction else {}))
     for cable in links.cables:
         ends = [names[i] for i in (cable.source, cable.target)]
@@ -95,7 +95,7 @@ def _dot(links: MachineLinks) -> str:
     """Return the graph of `links` as Graphviz text: one edge for each cable, labelled with its GB/s each way."""
     names = [dot_string(v.name) for v in links.vertices]
     rows = [
-        f"  {name} [kind={v.kind}{f' alike={v.alike}' if v.alike > 1 else ''}];"
+        f"  {name} [kind={v.kind}{f' copies={v.copies}' if v.copies > 1 else ''}];"
         for name, v in zip(names, links.vertices, strict=True)
     ]
     for cable in links.cables:

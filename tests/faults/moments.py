@@ -30,9 +30,9 @@ from tests.faults.nth import Place, Site
 WHERE, WHOM = ("step", "save", "load", "rebalance"), ("rank", "launcher", "all")
 DISK = ("full disk", "read-only", "slow disk")
 DEEDS = (*(f"{whom} in a {where}" for where in WHERE for whom in WHOM), *DISK, "stopped", "paused")
-"""What is done to a start: who is killed where; the disk; a rank that is stopped for longer than `hang_s`, or less."""
+"""Strikes: who is killed where; the disk; a rank that is stopped for longer than `hang_s`, or less."""
 ROOM_BYTES, HANG_S, SLOW_S = 64 << 20, 5, 0.06
-"""Of the file system; of a run with a stopped rank; of each file of a slow disk: a step is shorter."""
+"""Size of the file system; `hang_s` of a run with a stopped rank; delay of each file of a slow disk, above a step's."""
 CODE = re.compile(r"error\[E\d{4}\]")
 
 

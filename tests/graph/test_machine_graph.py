@@ -13,7 +13,7 @@ import pytest
 from planc.cli import main
 from planc.cli.commands import graph as graph_command
 from planc.graph import machine_links
-from planc.graph.from_cluster import alike_links
+from planc.graph.from_cluster import merged_links
 from planc.graph.networks import exported, graph_of
 from planc.ir.hardware import Cluster
 from planc.language import library
@@ -101,15 +101,15 @@ def test_equal_parts_of_a_machine_of_a_million_devices_are_written_once(
     assert main(["graph", str(path), *outputs]) == 0
     assert "1,048,576 devices; 131,072 switch, 1,048,576 chip, 4,096 leaf" in capsys.readouterr().out
     nodes = json.loads((tmp_path / "g.json").read_text())["nodes"]
-    assert sum(n.get("alike", 1) for n in nodes if n["device"] >= 0) == 1_048_576 and len(nodes) == 12
-    assert '"leaf0" [kind=leaf alike=4096];' in (tmp_path / "g.dot").read_text()
+    assert sum(n.get("copies", 1) for n in nodes if n["device"] >= 0) == 1_048_576 and len(nodes) == 12
+    assert '"leaf0" [kind=leaf copies=4096];' in (tmp_path / "g.dot").read_text()
     assert "8 of 1,048,576 chips" in (tmp_path / "g.svg").read_text()
 
 
 @pytest.mark.parametrize("name", sorted(library.machines()))
 def test_parts_written_once_stand_for_those_written_one_by_one(name: str) -> None:
     cluster = bundled()[name]
-    each, once = machine_links(cluster), alike_links(cluster)
+    each, once = machine_links(cluster), merged_links(cluster)
     assert len(once.vertices) < len(each.vertices)
     shown = [line for line in graph_command.lines(once) if "written once" not in line]
     assert shown == [*graph_command.lines(each)]

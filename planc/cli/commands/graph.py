@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     from planc.diag.errors import PlanError
     from planc.driver import load
     from planc.graph import machine_links
-    from planc.graph.from_cluster import alike_links
+    from planc.graph.from_cluster import merged_links
     from planc.graph.networks import exported, to_json
 
     if options.topology:
@@ -52,9 +52,9 @@ def run(options: argparse.Namespace) -> int:
     except PlanError as error:
         return refused(error.diagnostics, options.format)
     cluster = plan.cluster
-    alike = _is_alike(cluster)
-    links = alike_links(cluster) if alike else machine_links(cluster)
-    if alike and len(links.devices) > MOST_DEVICES:
+    merged = _is_merged(cluster)
+    links = merged_links(cluster) if merged else machine_links(cluster)
+    if merged and len(links.devices) > MOST_DEVICES:
         many = f"a slice has {len(links.devices):,} devices, and at most {MOST_DEVICES:,} are written one by one"
         print(f"planc graph: {options.file}: {many}", file=sys.stderr)
         return 2
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _is_alike(cluster: Cluster) -> bool:
+def _is_merged(cluster: Cluster) -> bool:
     """True if equal parts of the machine are written once. A machine whose links a file writes is written as there."""
     return cluster.devices > MOST_DEVICES and cluster.own_graph is None
 
@@ -109,7 +109,7 @@ def _picture(plan: Plan, links: MachineLinks) -> str:
     from planc.picture.render import sheet
     from planc.report.views.links import links_of, picture
 
-    data = links_of(links, None if _is_alike(plan.cluster) else examine(routed(plan), targets=()).costed)
+    data = links_of(links, None if _is_merged(plan.cluster) else examine(routed(plan), targets=()).costed)
     return sheet(f"{links.name}: {data.summary}", [(f"{plan.name} on {links.name}", picture(data, WIDE))])
 
 
@@ -119,16 +119,16 @@ def lines(links: MachineLinks) -> Iterator[str]:
 
     kinds = Counter[str]()
     for v in links.vertices:
-        kinds[v.kind] += v.alike
+        kinds[v.kind] += v.copies
     yield f"{links.name}: {links.chips:,} devices; " + ", ".join(f"{n:,} {kind}" for kind, n in kinds.items())
     if links.chips > len(links.devices):
-        yield f"more than {MOST_DEVICES:,}: equal parts are written once, with their number (`alike`)"
+        yield f"more than {MOST_DEVICES:,}: equal parts are written once, with their number (`copies`)"
     counts: Counter[tuple[str, str, float, float, float]] = Counter()
     for cable in links.cables:
         kind = links.kinds[cable.kind]
         ends = "-".join(links.vertices[i].kind for i in (cable.source, cable.target))
         there, back = links.bytes_per_s(cable)
-        count = int(cable.links) * links.alike(cable)
+        count = int(cable.links) * links.copies_of(cable)
         counts[kind.name, ends, there / cable.links, back / cable.links, kind.latency_s] += count
     rows = [
         (name, ends, f"{count:,}", f"{there / 1e9:.4g}", f"{back / 1e9:.4g}", f"{latency_s * 1e6:.3g}")
