@@ -208,9 +208,9 @@ class _Builder:
         """Add the switches of tier `number`, or one that stands for all."""
         level, count = self.cluster.levels[number], self._count(number)
         kind: VertexKind = "spine" if number else "leaf"
-        more = {"reduction": added_share(level.in_network_reduction, 0), "copies": count if self.merged else 1}
-        written = range(1 if self.merged else count)
-        self.tiers.append([self._add(f"{level.name}{i}", kind, **more) for i in written])
+        reduction, copies = added_share(level.in_network_reduction, 0), count if self.merged else 1
+        written = range(count // copies)
+        self.tiers.append([self._add(f"{level.name}{i}", kind, reduction=reduction, copies=copies) for i in written])
         return self.tiers[-1]
 
 

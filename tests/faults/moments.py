@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from planc.trainer.checkpoint import directory as folders
 from planc.trainer.checkpoint.tensor_files import Reader
 from tests.faults import forked, nth
@@ -56,11 +58,13 @@ class Slow:
             time.sleep(SLOW_S)
             first(reader, *given)
 
-        os.fsync, Reader.__init__ = slow_sync, slow_load  # type: ignore[method-assign]
+        changed = pytest.MonkeyPatch()
+        changed.setattr(os, "fsync", slow_sync)
+        changed.setattr(Reader, "__init__", slow_load)
         try:
             yield
         finally:
-            os.fsync, Reader.__init__ = sync, first  # type: ignore[method-assign]
+            changed.undo()
 
 
 def mounted(folder: Path, size_bytes: int = ROOM_BYTES, *more: str) -> bool:
