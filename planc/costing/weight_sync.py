@@ -16,8 +16,8 @@ from planc.costing.machine.topology import DeviceGroup
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.hardware import Cluster
 from planc.ir.mesh import Mesh
-from planc.sharding.transfer_core import Side
-from planc.sharding.transfers import Transfer
+from planc.sharding.transfer_core import RankRange
+from planc.sharding.transfers import WeightTransfer
 
 BUCKET_BYTES = 2**26
 """Bytes that a rank receives at a time."""
@@ -98,7 +98,11 @@ class _Links:
 
 
 def sync_time(
-    transfer: Transfer, clusters: tuple[Cluster, Cluster], *, share: float = 1.0, bucket_bytes: float = BUCKET_BYTES
+    transfer: WeightTransfer,
+    clusters: tuple[Cluster, Cluster],
+    *,
+    share: float = 1.0,
+    bucket_bytes: float = BUCKET_BYTES,
 ) -> SyncTime:
     """Return the seconds of a `transfer` between two `clusters`, the trainer's and the generator's.
 
@@ -142,7 +146,7 @@ class _Busy:
     far_s: float
 
     @classmethod
-    def of(cls, transfer: Transfer, links: _Links, side: Side, share: float) -> _Busy:
+    def of(cls, transfer: WeightTransfer, links: _Links, side: RankRange, share: float) -> _Busy:
         """Return the busiest links of `side` if `share` of the bytes is sent."""
         loads = {r: load for r, load in transfer.loads.items() if side.first <= r < side.first + side.devices}
         nodes: dict[int, tuple[float, float]] = {}
@@ -161,21 +165,23 @@ class _Busy:
         )
 
 
-def _bound_s(transfer: Transfer, links: list[_Links], share: float) -> float:
+def _bound_s(transfer: WeightTransfer, links: list[_Links], share: float) -> float:
     """Return the most seconds of: a node that receives what it lacks once, over all its uplinks; a rank that receives
     what it lacks over all its links at once; a trainer apart that sends, from all its nodes, what it sends."""
-    lacking = share * max(transfer.missing_of_node.values(), default=0.0)
-    of_node_s = links[1].far_s(lacking, 0.0)
+    missing_ranks = share * max(transfer.missing_of_node.values(), default=0.0)
+    of_node_s = links[1].far_s(missing_ranks, 0.0)
     missing = share * max(transfer.missing.values(), default=0.0)
     near_s = links[1].near_s(missing)
-    of_rank_s = 1 / (1 / near_s + 1 / links[1].far_s(missing, missing)) if lacking and near_s else near_s
+    of_rank_s = 1 / (1 / near_s + 1 / links[1].far_s(missing, missing)) if missing_ranks and near_s else near_s
     if not transfer.sides[1].first:
         return max(of_node_s, of_rank_s)
     sent = share * sum(load.far_out for rank, load in transfer.loads.items() if rank < transfer.sides[1].first)
     return max(of_node_s, of_rank_s, links[0].far_s(sent * transfer.sides[0].per_node / transfer.sides[0].devices, 0.0))
 
 
-def _start_s(busy_s: float, rank_bytes: float, bucket_bytes: float, transfer: Transfer, links: list[_Links]) -> float:
+def _start_s(
+    busy_s: float, rank_bytes: float, bucket_bytes: float, transfer: WeightTransfer, links: list[_Links]
+) -> float:
     """Return the seconds beside `busy_s`, those of the busiest link: each bucket's latency and launch, and, at the end,
     the further hops of the last one's bytes that nodes pass on."""
     buckets = max(1.0, -(-rank_bytes // bucket_bytes))
@@ -184,7 +190,7 @@ def _start_s(busy_s: float, rank_bytes: float, bucket_bytes: float, transfer: Tr
     return busy_s / buckets * _passed_on(transfer) * further + tick_s * (buckets + further)
 
 
-def _passed_on(transfer: Transfer) -> float:
+def _passed_on(transfer: WeightTransfer) -> float:
     """Return the share of the bytes from the network that the generator's nodes pass on to others; 1 if trainer and
     generator share their nodes, since it is not known then."""
     first = transfer.sides[1].first
@@ -193,7 +199,7 @@ def _passed_on(transfer: Transfer) -> float:
     return sum(load.far_out for load in loads) / received if first and received else 1.0
 
 
-def _gathered_s(transfer: Transfer, links: list[_Links]) -> float:
+def _gathered_s(transfer: WeightTransfer, links: list[_Links]) -> float:
     """Return the seconds in which every rank of the trainer gathers the model, and rank 0 broadcasts it if the
     generator is apart: what a trainer does without a plan (`full_tensor`, then `broadcast`)."""
     size, side = transfer.model_bytes, transfer.sides[0]

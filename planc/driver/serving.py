@@ -178,7 +178,7 @@ def sync_facts(serve: ServePlan, sides: tuple[Sharded, Sharded], target: Target 
         busiest=took.busiest,
         busiest_bytes=took.busiest_bytes,
         pieces=moved.pieces,
-        kept_bytes=sum(c.kept_bytes for c in moved.classes),
+        local_bytes=sum(c.local_bytes for c in moved.classes),
         near_bytes=sum(c.near_bytes for c in moved.classes),
         far_bytes=sum(c.far_bytes for c in moved.classes),
         staging_bytes=took.staging_bytes,
@@ -189,7 +189,7 @@ def sync_facts(serve: ServePlan, sides: tuple[Sharded, Sharded], target: Target 
                 name=c.name,
                 tensors=c.tensors,
                 pieces=c.pieces,
-                kept_bytes=c.kept_bytes,
+                local_bytes=c.local_bytes,
                 near_bytes=c.near_bytes,
                 far_bytes=c.far_bytes,
             )

@@ -13,12 +13,12 @@ from planc.ir.served import ServedMemory, SharedPeaks
 
 @dataclass(frozen=True, kw_only=True)
 class SyncClass(Value):
-    """What moves of one parameter, over all its layers. `pieces` are messages between ranks."""
+    """The bytes that move of one parameter, over all its layers. `pieces` are messages between ranks."""
 
     name: str
     tensors: int
     pieces: int
-    kept_bytes: float
+    local_bytes: float
     """Bytes that a rank of the generator has already, as the trainer's."""
     near_bytes: float
     """Bytes inside nodes."""
@@ -43,7 +43,7 @@ class SyncFacts(Value):
     """Network level of the busiest link."""
     busiest_bytes: float
     pieces: int
-    kept_bytes: float
+    local_bytes: float
     near_bytes: float
     far_bytes: float
     staging_bytes: float
@@ -69,7 +69,7 @@ class ServeReport(Value):
     cache_dtype: str | None = None
     memory: ServedMemory | None = None
     peaks: SharedPeaks | None = None
-    """Of a colocated generator."""
+    """The peaks of a colocated generator and its trainer."""
     prefill_s: float | None = None
     """A roofline: one pass over the prompts of all requests of a replica."""
     decode_s: float | None = None

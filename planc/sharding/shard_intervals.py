@@ -17,7 +17,7 @@ from planc.ir.model import Param
 from planc.ir.plan import Noun, Plan
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.sharding.stage_assignment import virtual_stages
-from planc.sharding.transfer_core import Held, MeshAxis, repeat_within, shard_range, subrange
+from planc.sharding.transfer_core import MeshAxis, TensorLayout, repeat_within, shard_range, subrange
 
 Runs = tuple[tuple[int, int], ...]
 """Half-open intervals (first index, one past the last), in order."""
@@ -90,14 +90,14 @@ class StoredLayout:
         return runs
 
 
-def held(sharded: Sharded, layout: StoredLayout, stages: tuple[int, ...]) -> Held:
+def held(sharded: Sharded, layout: StoredLayout, stages: tuple[int, ...]) -> TensorLayout:
     """Return `layout` as plain tuples, for a tensor that is on these pipeline `stages` of `sharded`."""
     used = tuple(tuple((n, inside, _pairs(axes)) for n, inside, axes in cuts) for cuts in layout.used)
     on_dim = layout.on_dim if layout.on_dim is not None and layout.stored else -1
     split = sharded.plan.split
     axis = sharded.plan.mesh.axis(split.axis) if split else None
     stage = (axis.stride, axis.size) if axis else (1, 1)
-    return Held(used, _pairs(layout.stored) if on_dim >= 0 else (), on_dim, stage, stages)
+    return TensorLayout(used, _pairs(layout.stored) if on_dim >= 0 else (), on_dim, stage, stages)
 
 
 def stages_of_layers(plan: Plan, param: Param) -> dict[int, tuple[int, ...]]:

@@ -20,7 +20,7 @@ Box = tuple[Run, ...]
 """One interval of indices a dim."""
 
 
-class Held(NamedTuple):
+class TensorLayout(NamedTuple):
     """How one tensor lies on the ranks of a side.
 
     For each dim `used` has the named dims in it, as (length, elements inside one index, axes that shard it); `stored`
@@ -35,7 +35,7 @@ class Held(NamedTuple):
     stages: tuple[int, ...] = (0,)
 
 
-class Side(NamedTuple):
+class RankRange(NamedTuple):
     """The ranks of one side: the first global rank, how many there are, and how many share a node."""
 
     first: int
@@ -49,13 +49,13 @@ class Side(NamedTuple):
 
 class TensorTransfer(NamedTuple):
     """The tensors of one parameter that move alike: those of its `layers` (-1 of the ends), for which `*` stands in its
-    name. `number` is where its turns begin (`turn_of`)."""
+    name. `number` is where its turns begin (`rotation_of`)."""
 
     name: str
     number: int
     layers: tuple[int, ...]
-    source: Held
-    target: Held
+    source: TensorLayout
+    target: TensorLayout
 
 
 class Hop(NamedTuple):
@@ -68,7 +68,7 @@ class Hop(NamedTuple):
     depth: int
 
 
-def shape_of(held: Held) -> tuple[int, ...]:
+def shape_of(held: TensorLayout) -> tuple[int, ...]:
     """Return the shape of the whole tensor."""
     return tuple(prod(length for length, _, _ in dims) for dims in held.used)
 
@@ -106,7 +106,7 @@ def subrange(runs: Sequence[Run], first: int, last: int) -> tuple[Run, ...]:
     return tuple(found)
 
 
-def runs_of(held: Held, dim: int, rank: int) -> tuple[Run, ...]:
+def runs_of(held: TensorLayout, dim: int, rank: int) -> tuple[Run, ...]:
     """Return the intervals of dim `dim` that the side's rank `rank` (from 0) holds, adjacent ones joined."""
     runs: tuple[Run, ...] = ((0, prod(length for length, _, _ in held.used[dim])),)
     for length, inside, axes in held.used[dim]:
@@ -127,14 +127,14 @@ def _joined(runs: Sequence[Run]) -> tuple[Run, ...]:
     return tuple(found)
 
 
-def axes_of_dim(held: Held, dim: int) -> tuple[MeshAxis, ...]:
+def axes_of_dim(held: TensorLayout, dim: int) -> tuple[MeshAxis, ...]:
     """Return the axes that determine which part of dim `dim` a rank holds."""
     inside = [axis for _, _, axes in held.used[dim] for axis in axes]
     return (*inside, *(held.stored if dim == held.on_dim else ()))
 
 
 @lru_cache(maxsize=4096)
-def parts_of(held: Held, side: Side) -> tuple[tuple[Box, tuple[int, ...]], ...]:
+def parts_of(held: TensorLayout, side: RankRange) -> tuple[tuple[Box, tuple[int, ...]], ...]:
     """Return every distinct part of the tensor on a side: its boxes' index ranges by dim, and the ranks that hold it.
 
     A part is one box; a rank with strided intervals holds several parts.
@@ -159,7 +159,7 @@ def parts_of(held: Held, side: Side) -> tuple[tuple[Box, tuple[int, ...]], ...]:
 
 
 def cells(
-    source: Held, target: Held, sides: tuple[Side, Side]
+    source: TensorLayout, target: TensorLayout, sides: tuple[RankRange, RankRange]
 ) -> Iterator[tuple[Box, tuple[int, ...], tuple[int, ...]]]:
     """Yield each intersection of a part of the source with one of the target: its box, the ranks that hold it, and
     those that want it."""
@@ -180,20 +180,25 @@ def cells(
                     yield both, holders, wanters
 
 
-def turn_of(number: int, layer: int, cell: int) -> int:
+def rotation_of(number: int, layer: int, cell: int) -> int:
     """Return the turn of a cell: the number of its parameter, its `layer` (-1 of the ends) and the number of the `cell`
     together, so that neighbours in any of the three differ by one."""
     return number + layer + 1 + cell
 
 
 def hops(
-    box: Box, holders: Sequence[int], wanters: Sequence[int], turn: int, sides: tuple[Side, Side], colocated: bool
+    box: Box,
+    holders: Sequence[int],
+    wanters: Sequence[int],
+    rotation: int,
+    sides: tuple[RankRange, RankRange],
+    colocated: bool,
 ) -> Iterator[Hop]:
     """Yield the hops of one cell, senders before receivers.
 
     A node of wanters that has a holder takes the cell from it. Each other node receives it once, at one of its wanters,
-    which passes it on inside the node and to one wanter of the next node. `turn` chooses among equal ranks: cells and
-    layers take them in turn, so that links carry equal shares.
+    which passes it on inside the node and to one wanter of the next node. `rotation` chooses among equal ranks:
+    cells and layers take them in turn, so that links carry equal shares.
     """
     there = set(holders) if colocated else set()
     missing: dict[int, list[int]] = {}
@@ -205,15 +210,15 @@ def hops(
         for rank in holders:
             if (node := sides[1].node(rank)) in missing:
                 near.setdefault(node, []).append(rank)
-    sender, depth = holders[turn % len(holders)], 1
+    sender, depth = holders[rotation % len(holders)], 1
     around = sorted(missing, key=lambda node: (node < sender, node))
     for node in around:
         ranks = missing[node]
         if node in near:
             for index, rank in enumerate(ranks):
-                yield Hop(near[node][(turn + index) % len(near[node])], rank, box, 1)
+                yield Hop(near[node][(rotation + index) % len(near[node])], rank, box, 1)
             continue
-        lead = ranks[turn % len(ranks)]
+        lead = ranks[rotation % len(ranks)]
         yield Hop(sender, lead, box, depth)
         yield from (Hop(lead, rank, box, depth + 1) for rank in ranks if rank != lead)
         sender, depth = lead, depth + 1

@@ -16,7 +16,7 @@ from planc.ir.backend import StateLayout
 from planc.ir.model import EXPERTS, Param
 from planc.ir.sharding import Sharded
 from planc.sharding.shard_intervals import held, stages_of_layers, stored_layout
-from planc.sharding.transfer_core import Held, Side, cells, hops
+from planc.sharding.transfer_core import RankRange, TensorLayout, cells, hops
 
 
 class TensorMove(NamedTuple):
@@ -26,8 +26,8 @@ class TensorMove(NamedTuple):
     number: int
     """Index of the parameter in the model: where its turns begin."""
     layers: tuple[int, ...]
-    source: Held
-    target: Held
+    source: TensorLayout
+    target: TensorLayout
 
 
 def narrows(param: Param) -> bool:
@@ -54,19 +54,19 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassBytes:
-    """What moves of one parameter, over all its layers. `pieces` are messages."""
+    """The bytes that move of one parameter, over all its layers. `pieces` are messages."""
 
     name: str
     tensors: int
     pieces: int
-    kept_bytes: float
+    local_bytes: float
     """Bytes that a rank of the generator has already, as its own shard of the trainer."""
     near_bytes: float
     far_bytes: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transfer:
+class WeightTransfer:
     """The transfer of all weights, in bytes as they travel."""
 
     classes: tuple[ClassBytes, ...]
@@ -79,28 +79,28 @@ class Transfer:
     deepest: int
     """Messages in a row, from a holder to the last rank that its cell reaches."""
     model_bytes: float = 0.0
-    sides: tuple[Side, Side] = field(default_factory=lambda: (Side(0, 1, 1), Side(0, 1, 1)))
+    sides: tuple[RankRange, RankRange] = field(default_factory=lambda: (RankRange(0, 1, 1), RankRange(0, 1, 1)))
 
     @property
     def pieces(self) -> int:
         return sum(c.pieces for c in self.classes)
 
     @property
-    def moved_bytes(self) -> float:
+    def sent_bytes(self) -> float:
         return sum(c.near_bytes + c.far_bytes for c in self.classes)
 
 
-def sides_of(source: Sharded, target: Sharded, *, colocated: bool) -> tuple[Side, Side]:
+def sides_of(source: Sharded, target: Sharded, *, colocated: bool) -> tuple[RankRange, RankRange]:
     """Return the ranks of trainer and generator. If `colocated` they are the same, else the generator's follow."""
     one, other = source.plan, target.plan
-    trainer = Side(0, one.mesh.devices, min(one.mesh.devices, one.cluster.devices_per_node))
+    trainer = RankRange(0, one.mesh.devices, min(one.mesh.devices, one.cluster.devices_per_node))
     if colocated:
         return trainer, trainer
     first = one.mesh.devices
-    return trainer, Side(first, other.mesh.devices, min(other.mesh.devices, other.cluster.devices_per_node))
+    return trainer, RankRange(first, other.mesh.devices, min(other.mesh.devices, other.cluster.devices_per_node))
 
 
-def tensor_moves(source: Sharded, target: Sharded, rest: StateLayout) -> Iterator[TensorMove]:
+def tensor_transfers(source: Sharded, target: Sharded, rest: StateLayout) -> Iterator[TensorMove]:
     """Yield the tensors that move from the layout between steps of `source` to the layout of use in `target`.
 
     `rest` gives the axes and the dim of the storage sharding of `source`. Both have the same model.
@@ -125,7 +125,7 @@ def transfer(
     colocated: bool,
     wire_bytes: WireBytes,
     per_node: int = 0,
-) -> Transfer:
+) -> WeightTransfer:
     """Return what moves from a trainer to a generator.
 
     Args:
@@ -139,7 +139,7 @@ def transfer(
     one, other = sides_of(source, target, colocated=colocated)
     sides = (one._replace(per_node=per_node), other._replace(per_node=per_node)) if per_node else (one, other)
     found, model_bytes = _Sums(sides, colocated), 0.0
-    for move in tensor_moves(source, target, rest):
+    for move in tensor_transfers(source, target, rest):
         travels = wire_bytes(move)
         found.add(move, travels)
         model_bytes += source.model.elements(move.param) * len(move.layers) * travels
@@ -147,18 +147,18 @@ def transfer(
 
 
 class _Cells(NamedTuple):
-    """Cells with the same ranks on both sides, of layers `layers`, whose first turn is `turn`."""
+    """Cells with the same ranks on both sides, of layers `layers`, whose first turn is `rotation`."""
 
     holders: int
     wanters: int
-    turn: int
+    rotation: int
     layers: tuple[int, ...]
 
 
 class _Sums:
     """Sums over cells. Those with the same ranks and turns are added up before their hops are walked."""
 
-    def __init__(self, sides: tuple[Side, Side], colocated: bool) -> None:
+    def __init__(self, sides: tuple[RankRange, RankRange], colocated: bool) -> None:
         self._sides, self._colocated = sides, colocated
         self._node = {r: side.node(r) for side in sides for r in range(side.first, side.first + side.devices)}
         self._groups: list[tuple[int, ...]] = []
@@ -172,7 +172,7 @@ class _Sums:
 
     def add(self, move: TensorMove, wire_bytes: float) -> None:
         """Add the cells of one move, whose elements travel as `wire_bytes` bytes."""
-        pieces, kept, near, far = 0, 0, 0, 0
+        pieces, local, near, far = 0, 0, 0, 0
         first = move.number + 1
         for index, (box, holders, wanters) in enumerate(cells(move.source, move.target, self._sides)):
             size = 1
@@ -180,23 +180,23 @@ class _Sums:
                 size *= b - a
             have, want = self._group(holders), self._group(wanters)
             spread = self._spread_of(have, want)
-            kept += size * spread.kept
-            if not spread.lacking:
+            local += size * spread.local
+            if not spread.missing_ranks:
                 continue
-            pieces += len(spread.lacking)
+            pieces += len(spread.missing_ranks)
             near += size * spread.near
             far += size * spread.far
-            turn = (first + index) % spread.period
+            rotation = (first + index) % spread.period
             if self._colocated:
-                key = _Cells(have, want, turn, move.layers)
+                key = _Cells(have, want, rotation, move.layers)
             else:
-                key = _Cells(-1, want, turn, move.layers)
+                key = _Cells(-1, want, rotation, move.layers)
                 out = _Cells(have, -1, (first + index) % len(holders), move.layers)
                 self._sent[out] = self._sent.get(out, 0.0) + size * wire_bytes
             self._bytes[key] = self._bytes.get(key, 0.0) + size * wire_bytes
         layers = len(move.layers)
-        sums = (layers * wire_bytes * n for n in (kept, near, far))
-        names = ("kept_bytes", "near_bytes", "far_bytes")
+        sums = (layers * wire_bytes * n for n in (local, near, far))
+        names = ("local_bytes", "near_bytes", "far_bytes")
         found = dict(zip(names, sums, strict=True))
         self._classes.append(ClassBytes(name=move.param.name, tensors=layers, pieces=pieces * layers, **found))
 
@@ -217,10 +217,10 @@ class _Sums:
 
     def _count(self, holders: tuple[int, ...], wanters: tuple[int, ...]) -> _Spread:
         there = set(holders)
-        lacking = tuple(rank for rank in wanters if rank not in there)
+        missing_ranks = tuple(rank for rank in wanters if rank not in there)
         nodes: dict[int, int] = {}
         near: dict[int, int] = {}
-        for rank in lacking:
+        for rank in missing_ranks:
             nodes[self._node[rank]] = nodes.get(self._node[rank], 0) + 1
         for rank in holders:
             if self._node[rank] in nodes:
@@ -228,10 +228,15 @@ class _Sums:
         far = len(nodes) - len(near)
         period = lcm(len(holders) or 1, *nodes.values(), *near.values())
         return _Spread(
-            lacking, frozenset(nodes) - set(near), len(wanters) - len(lacking), len(lacking) - far, far, period
+            missing_ranks,
+            frozenset(nodes) - set(near),
+            len(wanters) - len(missing_ranks),
+            len(missing_ranks) - far,
+            far,
+            period,
         )
 
-    def transfer(self, model_bytes: float) -> Transfer:
+    def transfer(self, model_bytes: float) -> WeightTransfer:
         """Walk the hops, and return all sums; `model_bytes` are those of the weights, each once."""
         loads: dict[int, Load] = {}
         missing: dict[int, float] = {}
@@ -239,23 +244,23 @@ class _Sums:
         deepest = 0
         for key, size in self._bytes.items():
             spread = self._spread[key.holders, key.wanters]
-            for rank in spread.lacking:
+            for rank in spread.missing_ranks:
                 missing[rank] = missing.get(rank, 0.0) + size * len(key.layers)
             for node in spread.nodes:
                 of_node[node] = of_node.get(node, 0.0) + size * len(key.layers)
             wanters = self._groups[key.wanters]
             holders = self._groups[key.holders] if self._colocated else (OUTSIDE,)
-            for turn, times in _turns(key, spread.period):
-                for hop in hops(((0, 1),), holders, wanters, turn, self._sides, self._colocated):
+            for rotation, times in _rotations(key, spread.period):
+                for hop in hops(((0, 1),), holders, wanters, rotation, self._sides, self._colocated):
                     deepest = max(deepest, hop.depth)
                     inside = hop.sender != OUTSIDE and self._node[hop.sender] == self._node[hop.receiver]
                     _add(loads, hop.sender, hop.receiver, size * times, inside)
         loads.pop(OUTSIDE, None)
         for key, size in self._sent.items():
             holders = self._groups[key.holders]
-            for turn, times in _turns(key, len(holders)):
-                loads.setdefault(holders[turn], Load()).far_out += size * times
-        return Transfer(
+            for rotation, times in _rotations(key, len(holders)):
+                loads.setdefault(holders[rotation], Load()).far_out += size * times
+        return WeightTransfer(
             classes=_by_name(self._classes),
             loads=loads,
             missing=missing,
@@ -273,21 +278,21 @@ OUTSIDE = -1
 class _Spread(NamedTuple):
     """The ranks that lack a cell, the nodes among theirs that have no holder, and the messages: as many as lack it."""
 
-    lacking: tuple[int, ...]
+    missing_ranks: tuple[int, ...]
     nodes: frozenset[int]
-    kept: int
+    local: int
     near: int
     far: int
     period: int
     """Turns after which the hops are the same again."""
 
 
-def _turns(key: _Cells, period: int) -> Iterator[tuple[int, int]]:
+def _rotations(key: _Cells, period: int) -> Iterator[tuple[int, int]]:
     """Yield each turn of the cells modulo `period`, and the number of layers that have it."""
     times: dict[int, int] = {}
     for layer in key.layers:
-        turn = (key.turn + layer) % period
-        times[turn] = times.get(turn, 0) + 1
+        rotation = (key.rotation + layer) % period
+        times[rotation] = times.get(rotation, 0) + 1
     yield from times.items()
 
 
@@ -315,7 +320,7 @@ def _sum(one: ClassBytes, other: ClassBytes) -> ClassBytes:
         name=one.name,
         tensors=one.tensors + other.tensors,
         pieces=one.pieces + other.pieces,
-        kept_bytes=one.kept_bytes + other.kept_bytes,
+        local_bytes=one.local_bytes + other.local_bytes,
         near_bytes=one.near_bytes + other.near_bytes,
         far_bytes=one.far_bytes + other.far_bytes,
     )

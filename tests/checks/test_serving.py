@@ -47,7 +47,7 @@ def test_a_serve_plan_has_an_answer(tmp_path: Path) -> None:
     assert sum(report.peaks.serving) > sum(report.peaks.training)
     elements = 8190735360 * 2  # each rank of tp 2 lacks all but an eighth of its half, four times
     moved = report.sync.near_bytes + report.sync.far_bytes
-    assert moved + report.sync.kept_bytes == pytest.approx(4 * elements, rel=1e-3)
+    assert moved + report.sync.local_bytes == pytest.approx(4 * elements, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_bad_pairs_have_a_code_each(tmp_path: Path, text: str, trainer: str, cod
 def test_a_generator_apart_receives_all_of_it(tmp_path: Path) -> None:
     report = examined(tmp_path, LAYOUT + "cluster 1 x h100_node\n").report
     assert report.sync is not None and report.peaks is None
-    assert report.sync.kept_bytes == 0
+    assert report.sync.local_bytes == 0
     assert report.sync.far_bytes == pytest.approx(8190735360 * 2, rel=1e-9)  # each element once over the network
     assert report.sync.seconds < 1.1 * report.sync.bound_s
 

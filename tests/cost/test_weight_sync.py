@@ -13,7 +13,7 @@ import pytest
 from planc.costing.weight_sync import BUCKET_BYTES, SyncTime, sync_time
 from planc.ir.sharding import Sharded
 from planc.sharding.shard_intervals import declared_layout
-from planc.sharding.transfers import Transfer, transfer
+from planc.sharding.transfers import WeightTransfer, transfer
 from tests.plans import sharded_of as layouts_of
 
 PLAN = """plan side
@@ -111,7 +111,7 @@ def side(model: str, node: str, one: tuple[int, str, str]) -> Sharded:
 
 
 @cache
-def synced(name: str) -> tuple[Transfer, SyncTime]:
+def synced(name: str) -> tuple[WeightTransfer, SyncTime]:
     pair = (PAIRS | UNEVEN)[name]
     one, other = (side(pair.model, pair.node, s) for s in (pair.trainer, pair.generator))
     moved = transfer(one, other, declared_layout, colocated=pair.colocated, wire_bytes=lambda _: 2)

@@ -34,7 +34,7 @@ from planc.checks import check_plan
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.session import Settings
 from planc.lowering import lower_plan
-from planc.sharding.transfers import Transfer, transfer
+from planc.sharding.transfers import WeightTransfer, transfer
 from tests.plans import propagated
 from tests.random_plans.forks import DIE_WITH_PARENT
 from tests.seeded import initial
@@ -62,7 +62,7 @@ class Both:
         )
         exec(compile(text, f"{name}.py", "exec"), self.module.__dict__)
         self.module.BUCKET_BYTES = 2**14  # type: ignore[attr-defined]  # several buckets of so small a model
-        self.predicted: Transfer = transfer(
+        self.predicted: WeightTransfer = transfer(
             trainer, generator, state_layout(trainer), colocated=self.serve.colocated, wire_bytes=self.wire_bytes
         )
         self.sides = self.predicted.sides
@@ -205,7 +205,7 @@ def synced(name: str, port: int) -> dict[str, Any]:
         "pieces": sum(r["pieces"] for r in ranks),
         "predicted_pieces": both.predicted.pieces,
         "deepest": both.predicted.deepest,
-        "bytes": round(both.predicted.moved_bytes),
+        "bytes": round(both.predicted.sent_bytes),
     }
 
 

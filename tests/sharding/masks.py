@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from planc.sharding.transfer_core import Held, MeshAxis
+from planc.sharding.transfer_core import MeshAxis, TensorLayout
 
 
-def local_indices(held: Held, rank: int) -> list[Any] | None:
+def local_indices(held: TensorLayout, rank: int) -> list[Any] | None:
     """The indices of each dim that a rank of a side (from 0) holds, in order; None if its stage lacks the tensor."""
     stride, size = held.stage
     if rank // stride % size not in held.stages:
@@ -28,7 +28,7 @@ def local_indices(held: Held, rank: int) -> list[Any] | None:
     return found
 
 
-def mask(held: Held, rank: int) -> Any:
+def mask(held: TensorLayout, rank: int) -> Any:
     """A mask of the elements of the tensor that a rank of a side (from 0) holds."""
     found = np.zeros([prod(n for n, _, _ in dims) for dims in held.used], bool)
     if (indices := local_indices(held, rank)) is not None:

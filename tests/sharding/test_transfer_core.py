@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from planc.sharding.transfer_core import Held, MeshAxis, Side, cells, hops, runs_of, turn_of
+from planc.sharding.transfer_core import MeshAxis, RankRange, TensorLayout, cells, hops, rotation_of, runs_of
 from tests.sharding.masks import mask
 
 PAIRS, AT_ONCE = 400, 40
@@ -19,9 +19,9 @@ PAIRS, AT_ONCE = 400, 40
 class Pair(NamedTuple):
     """Two layouts of a tensor and the ranks that have them."""
 
-    source: Held
-    target: Held
-    sides: tuple[Side, Side]
+    source: TensorLayout
+    target: TensorLayout
+    sides: tuple[RankRange, RankRange]
     colocated: bool
 
 
@@ -35,7 +35,7 @@ def _mesh(draw: Random, devices: int) -> list[MeshAxis]:
     return found
 
 
-def _held(draw: Random, lengths: tuple[tuple[int, ...], ...], devices: int, *, stored: bool) -> Held:
+def _held(draw: Random, lengths: tuple[tuple[int, ...], ...], devices: int, *, stored: bool) -> TensorLayout:
     axes = _mesh(draw, devices)
     draw.shuffle(axes)
     stage, stages = (1, 1), (0,)
@@ -50,8 +50,8 @@ def _held(draw: Random, lengths: tuple[tuple[int, ...], ...], devices: int, *, s
             named.append((n, prod(dims[i + 1 :]), own))
         used.append(tuple(named))
     if not stored or not axes or draw.random() < 0.3:
-        return Held(tuple(used), (), -1, stage, stages)
-    return Held(tuple(used), tuple(axes[: draw.choice([1, 2])]), draw.randrange(len(lengths)), stage, stages)
+        return TensorLayout(tuple(used), (), -1, stage, stages)
+    return TensorLayout(tuple(used), tuple(axes[: draw.choice([1, 2])]), draw.randrange(len(lengths)), stage, stages)
 
 
 def drawn(seed: int) -> Pair:
@@ -62,8 +62,8 @@ def drawn(seed: int) -> Pair:
     )
     devices, colocated = draw.choice([1, 2, 4, 6, 8, 12]), draw.random() < 0.5
     others = devices if colocated else draw.choice([1, 2, 3, 4, 8])
-    one = Side(0, devices, draw.choice([1, 2, 4, devices]))
-    other = one if colocated else Side(devices, others, draw.choice([1, 2, others]))
+    one = RankRange(0, devices, draw.choice([1, 2, 4, devices]))
+    other = one if colocated else RankRange(devices, others, draw.choice([1, 2, others]))
     source, target = (_held(draw, lengths, n, stored=s) for n, s in ((devices, True), (others, False)))
     return Pair(source, target, (one, other), colocated)
 
@@ -72,22 +72,22 @@ def drawn(seed: int) -> Pair:
 def test_every_rank_gets_its_slice_and_nothing_twice(first: int) -> None:
     for seed in range(first, first + AT_ONCE):
         pair = drawn(seed)
-        _moved(pair, turn=seed)
+        _moved(pair, rotation=seed)
 
 
-def _moved(pair: Pair, turn: int) -> None:
+def _moved(pair: Pair, rotation: int) -> None:
     one, other = pair.sides
     values = np.arange(1.0, 1 + prod(mask(pair.source, 0).shape)).reshape(mask(pair.source, 0).shape)
     have = {one.first + r: np.where(mask(pair.source, r), values, 0) for r in range(one.devices)}
     want = {other.first + r: mask(pair.target, r) for r in range(other.devices)}
     got = {rank: have[rank].copy() if pair.colocated else np.zeros_like(values) for rank in want}
-    lacking = {rank: w & (got[rank] == 0) for rank, w in want.items()}
+    missing_ranks = {rank: w & (got[rank] == 0) for rank, w in want.items()}
     received = {rank: np.zeros(values.shape, int) for rank in want}
     crossed: dict[int, Any] = {}
     for index, (box, holders, wanters) in enumerate(cells(pair.source, pair.target, pair.sides)):
         at = tuple(slice(a, b) for a, b in box)
         came = set[int]()
-        for hop in hops(box, holders, wanters, turn_of(turn, 0, index), pair.sides, pair.colocated):
+        for hop in hops(box, holders, wanters, rotation_of(rotation, 0, index), pair.sides, pair.colocated):
             assert (hop.depth == 1) == (hop.sender not in came) and hop.receiver not in came
             held = have[hop.sender] if hop.depth == 1 else got[hop.sender]
             assert (held[at] > 0).all(), "a rank sends what it has"
@@ -99,16 +99,16 @@ def _moved(pair: Pair, turn: int) -> None:
                 node[at] += 1
     for rank, w in want.items():
         assert np.array_equal(np.where(w, got[rank], 0), np.where(w, values, 0)), "each rank has its slice"
-        assert np.array_equal(received[rank], lacking[rank].astype(int)), "what a rank lacks comes once, no more"
+        assert np.array_equal(received[rank], missing_ranks[rank].astype(int)), "what a rank lacks comes once, no more"
     for node, count in crossed.items():
         ranks = [r for r in want if other.node(r) == node]
         here = [m for r, m in have.items() if pair.colocated and one.node(r) == node]
-        lacks = np.any([lacking[r] for r in ranks], axis=0)
+        lacks = np.any([missing_ranks[r] for r in ranks], axis=0)
         near = np.any([h > 0 for h in here], axis=0) if here else np.zeros(values.shape, bool)
         assert np.array_equal(count, (lacks & ~near).astype(int)), "an element enters a node at most once"
 
 
-def _side(rank: int, pair: Pair) -> Side:
+def _side(rank: int, pair: Pair) -> RankRange:
     return pair.sides[0] if rank < pair.sides[0].devices else pair.sides[1]
 
 

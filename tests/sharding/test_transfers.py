@@ -14,8 +14,8 @@ from planc.ir.sharding import Sharded
 from planc.language.build import build_alone
 from planc.sharding.propagate import propagate
 from planc.sharding.shard_intervals import declared_layout
-from planc.sharding.transfer_core import cells, hops, turn_of
-from planc.sharding.transfers import Load, sides_of, tensor_moves, transfer
+from planc.sharding.transfer_core import cells, hops, rotation_of
+from planc.sharding.transfers import Load, sides_of, tensor_transfers, transfer
 from tests.compare.pieces import masks
 
 DENSE, SPARSE = "llama_micro", "qwen3_moe_micro"
@@ -89,7 +89,7 @@ def _pairs() -> list[Any]:
 
 
 def _held(plan: Plan) -> list[dict[str, Any]]:
-    """What each rank keeps of the weights, as masks."""
+    """The weights that each rank keeps, as masks."""
     found = []
     for rank in range(plan.mesh.devices):
         kept = masks(plan, rank)
@@ -99,7 +99,7 @@ def _held(plan: Plan) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("before", "after", "colocated"), _pairs())
 def test_hops_bring_each_rank_its_part(before: str, after: str, colocated: bool) -> None:
-    """Ranks hold what index masks say; a sender has what it sends, and all that is lacking arrives once."""
+    """Ranks hold what index masks say; a sender has what it sends, and all that is missing_ranks arrives once."""
     model, mesh, sentences = TRAINERS[before]
     generators = GENERATORS if model == DENSE else SPARSE_GENERATORS
     trainer, generator = _plan(model, mesh, sentences), _plan(model, *generators[after])
@@ -111,13 +111,13 @@ def test_hops_bring_each_rank_its_part(before: str, after: str, colocated: bool)
     moved: dict[int, Load] = {}
     state: dict[int, dict[str, Any]] = {rank: dict(own) for rank, own in enumerate(held)}
     shapes = {p.name: generator.model.shape(p) for p in generator.model.params}
-    for move in tensor_moves(source, target, declared_layout):
+    for move in tensor_transfers(source, target, declared_layout):
         found = list(cells(move.source, move.target, (sides[0], sides[1])))
         for layer in move.layers:
             name = move.param.name.replace("*", str(layer))
             for index, (box, holders, wanters) in enumerate(found):
-                turn = turn_of(move.number, layer, index)
-                for hop in hops(box, holders, wanters, turn, (sides[0], sides[1]), colocated):
+                rotation = rotation_of(move.number, layer, index)
+                for hop in hops(box, holders, wanters, rotation, (sides[0], sides[1]), colocated):
                     at = tuple(slice(a, b) for a, b in hop.box)
                     assert state[hop.sender][name][at].all(), "a rank sends what it does not have"
                     own = state.setdefault(hop.receiver, {})
@@ -138,9 +138,9 @@ def test_hops_bring_each_rank_its_part(before: str, after: str, colocated: bool)
         source, target, declared_layout, colocated=colocated, wire_bytes=lambda _move: 1.0, per_node=per_node
     )
     assert {rank: load for rank, load in sums.loads.items() if load != Load()} == moved
-    assert sums.moved_bytes == sum(load.near_in + load.far_in for load in moved.values())
-    lacking = 0
+    assert sums.sent_bytes == sum(load.near_in + load.far_in for load in moved.values())
+    missing_ranks = 0
     for rank, needs in enumerate(wanted):
         have = held[rank] if colocated else {}
-        lacking += sum(int((mask & ~have[n] if n in have else mask).sum()) for n, mask in needs.items())
-    assert sums.moved_bytes == lacking == sum(sums.missing.values())
+        missing_ranks += sum(int((mask & ~have[n] if n in have else mask).sum()) for n, mask in needs.items())
+    assert sums.sent_bytes == missing_ranks == sum(sums.missing.values())

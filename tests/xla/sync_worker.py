@@ -22,8 +22,8 @@ from planc.backends.xla.runtime.start_up import prepare_environment
 from planc.checks import check_plan
 from planc.ir.sharding import Sharded
 from planc.lowering import lower_plan
-from planc.sharding.transfer_core import Held, shape_of
-from planc.sharding.transfers import tensor_moves
+from planc.sharding.transfer_core import TensorLayout, shape_of
+from planc.sharding.transfers import tensor_transfers
 from tests.plans import propagated
 from tests.seeded import initial
 from tests.sharding.masks import local_indices
@@ -44,7 +44,7 @@ def synced(name: str) -> dict[str, Any]:
     count, first = serve.trainer.mesh.devices, 0 if serve.colocated else serve.trainer.mesh.devices
     mesh = module.generator_mesh(jax.devices()[first : first + serve.layout.mesh.devices])
     ranks = {device: rank for rank, device in enumerate(mesh.devices.flat)}
-    targets = {m.param.name: m.target for m in tensor_moves(trainer, generator, state_layout(trainer))}
+    targets = {m.param.name: m.target for m in tensor_transfers(trainer, generator, state_layout(trainer))}
     found = module.sync(trained(serve, jax.devices()[:count]), mesh)
     expected, shards, wrong, elsewhere = stacked(serve, generator), 0, set(), set()
     for key, array in found.items():
@@ -58,7 +58,7 @@ def synced(name: str) -> dict[str, Any]:
     return {"name": name, "shards": shards, "wrong": sorted(wrong), "elsewhere": sorted(elsewhere), "missing": missing}
 
 
-def _there(index: tuple[slice, ...], held: Held, rank: int) -> bool:
+def _there(index: tuple[slice, ...], held: TensorLayout, rank: int) -> bool:
     """True if a shard has the indices that the rank holds by masks; a stage's layers are compared by their values."""
     indices = local_indices(held._replace(stage=(1, 1), stages=(0,)), rank)
     assert indices is not None

@@ -13,12 +13,12 @@ from planc.backends.cuda.program.facts import TorchFacts
 from planc.diag.quoting import python_docstring, python_string
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
-from planc.sharding.transfers import TensorMove, narrows, sides_of, tensor_moves
+from planc.sharding.transfers import TensorMove, narrows, sides_of, tensor_transfers
 
 WIDTH = 120
 CORE = (
-    *("Run", "MeshAxis", "Box", "Held", "Side", "TensorTransfer", "Hop"),
-    *("cells", "hops", "runs_of", "shape_of", "turn_of"),
+    *("Run", "MeshAxis", "Box", "TensorLayout", "RankRange", "TensorTransfer", "Hop"),
+    *("cells", "hops", "runs_of", "shape_of", "rotation_of"),
 )
 """The definitions of `transfer_core` that the program carries as they stand."""
 
@@ -79,7 +79,7 @@ def _mesh(plan: Plan) -> str:
 
 
 def _table(trainer: Sharded, generator: Sharded, colocated: bool, dtype: str) -> str:
-    moves = list(tensor_moves(trainer, generator, state_layout(trainer)))
+    moves = list(tensor_transfers(trainer, generator, state_layout(trainer)))
     wide = generator.plan.precision.compute if dtype == "float8" else dtype
     narrow = [python_string(m.param.name) for m in moves if dtype == "float8" and narrows(m.param)]
     rows = ",\n    ".join(call("TensorTransfer(", _arguments(move)).replace("\n", "\n    ") for move in moves)
@@ -99,5 +99,5 @@ def _arguments(move: TensorMove) -> list[str]:
     first, last = move.layers[0], move.layers[-1]
     several = len(move.layers) > 2 and move.layers == tuple(range(first, last + 1))
     layers = f"(*range({f'{first}, ' if first else ''}{last + 1}),)" if several else repr(move.layers)
-    sides = [call("Held(", list(map(repr, held)), depth=2) for held in (move.source, move.target)]
+    sides = [call("TensorLayout(", list(map(repr, held)), depth=2) for held in (move.source, move.target)]
     return [python_string(move.param.name), str(move.number), layers, *(side.replace("\n", "\n    ") for side in sides)]

@@ -16,7 +16,17 @@ from torch.distributed.tensor import DTensor
 
 from planc.backends.cuda.program.facts import FACTS
 from planc.backends.cuda.program.sync_names import BUCKET_BYTES, DTYPE, NARROW, SIDES, TRANSFERS
-from planc.sharding.transfer_core import Box, Held, Hop, TensorTransfer, cells, hops, runs_of, shape_of, turn_of
+from planc.sharding.transfer_core import (
+    Box,
+    Hop,
+    TensorLayout,
+    TensorTransfer,
+    cells,
+    hops,
+    rotation_of,
+    runs_of,
+    shape_of,
+)
 
 # The largest number of float8_e4m3fn, which the largest element of a block becomes.
 LARGEST = 448.0
@@ -54,8 +64,8 @@ def messages(rank: int) -> list[list[Message]]:
     bucket, filled = 0, 0
     for name, transfer, layer in tensors():
         for number, box, holders, wanters in cells_of(transfer, rank):
-            turn = turn_of(transfer.number, layer, number)
-            for hop in hops(box, holders, wanters, turn, SIDES, FACTS.colocated):
+            rotation = rotation_of(transfer.number, layer, number)
+            for hop in hops(box, holders, wanters, rotation, SIDES, FACTS.colocated):
                 if rank in (hop.sender, hop.receiver):
                     ticks += [[] for _ in range(bucket + hop.depth - len(ticks))]
                     ticks[bucket + hop.depth - 1].append(Message(name, transfer, hop))
@@ -67,7 +77,7 @@ def messages(rank: int) -> list[list[Message]]:
     return ticks
 
 
-def inside(held: Held, box: Box, rank: int) -> tuple[slice, ...]:
+def inside(held: TensorLayout, box: Box, rank: int) -> tuple[slice, ...]:
     """Return where `box` lies in the shard of a side's rank, counted from 0 on each side."""
     found = []
     for dim, (first, last) in enumerate(box):

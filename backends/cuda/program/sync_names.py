@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from planc.sharding.transfer_core import Side, TensorTransfer
+from planc.sharding.transfer_core import RankRange, TensorTransfer
 
 TRANSFERS: tuple[TensorTransfer, ...] = ()
-SIDES = (Side(0, 1, 1), Side(0, 1, 1))
+SIDES = (RankRange(0, 1, 1), RankRange(0, 1, 1))
 NARROW: set[str] = set()
 BUCKET_BYTES = 2**28
 DTYPE = torch.bfloat16

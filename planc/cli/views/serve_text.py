@@ -72,7 +72,7 @@ def sync_lines(sync: SyncFacts, *, brief: bool = False) -> Iterator[str]:
         slower = f"{sync.gathered_s / sync.seconds:.1f}x"
         yield f"  gathering everything, then sending it from one rank: {seconds(sync.gathered_s)} ({slower})"
     yield (
-        f"  {size(sync.kept_bytes)} stay where they are; a rank holds up to {size(sync.staging_bytes)} twice meanwhile"
+        f"  {size(sync.local_bytes)} stay where they are; a rank holds up to {size(sync.staging_bytes)} twice meanwhile"
     )
     if sync.changed_s is not None:
         yield f"  the changed elements alone, each with its index: {seconds(sync.changed_s)}"
@@ -97,5 +97,5 @@ def _sums(found: list[SyncClass]) -> tuple[str, ...]:
         f"{sum(c.pieces for c in found):,}",
         size(sum(c.far_bytes for c in found)),
         size(sum(c.near_bytes for c in found)),
-        size(sum(c.kept_bytes for c in found)),
+        size(sum(c.local_bytes for c in found)),
     )
