@@ -64,7 +64,7 @@ def _forward(records: list[Record]) -> list[Record]:
     for record in records:
         back_s += max(0.0, before - record["time"])
         before = record["time"]
-        found.append({**record, "time": before + back_s})
+        found.append({**record, "time": before + back_s} if back_s else record)
     return found
 
 

@@ -109,7 +109,8 @@ def read_metrics(path: Path) -> list[Record]:
             with suppress(ValueError):
                 record = parse_json(line, finite=False)  # a loss may be NaN
                 if isinstance(record, dict) and "kind" in record:
-                    found.append(record)
+                    # one copy of each name for all lines
+                    found.append({sys.intern(name): value for name, value in record.items()})
     return found
 
 
