@@ -132,7 +132,7 @@ class Counted:
             return batch(ops)
 
         module.Exchange.packed = count_pieces
-        dist.batch_isend_irecv = count_bytes
+        dist.batch_isend_irecv = count_bytes  # type: ignore[assignment]
 
 
 def forks(count: int, port: int, work: Callable[[int], Any]) -> list[Any]:
@@ -143,8 +143,8 @@ def forks(count: int, port: int, work: Callable[[int], Any]) -> list[Any]:
             sys.stdout.flush()
             if (pid := os.fork()) == 0:
                 try:
-                    store = dist.TCPStore("localhost", port, is_master=False, timeout=timedelta(seconds=60))
-                    prefix = dist.PrefixStore(os.path.basename(folder), store)
+                    store = dist.TCPStore("localhost", port, is_master=False, timeout=timedelta(seconds=60))  # type: ignore[attr-defined]
+                    prefix = dist.PrefixStore(os.path.basename(folder), store)  # type: ignore[attr-defined]
                     dist.init_process_group(
                         "gloo", store=prefix, rank=rank, world_size=count, timeout=timedelta(seconds=60)
                     )
@@ -165,7 +165,7 @@ def store_port() -> int:
     reader, writer = os.pipe()
     if os.fork() == 0:
         ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
-        store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
         os.write(writer, str(store.port).encode())
         signal.pause()
     return int(os.read(reader, 16))
@@ -230,7 +230,7 @@ def kill_at(module: ModuleType, moment: int) -> list[int]:
         setattr(owner, name, watched(getattr(owner, name)))
     dist.all_reduce = watched(dist.all_reduce)
     dist.batch_isend_irecv = watched(dist.batch_isend_irecv)
-    dist.Store.compare_set = watched(dist.Store.compare_set)
+    dist.Store.compare_set = watched(dist.Store.compare_set)  # type: ignore[attr-defined,method-assign]
     return seen
 
 

@@ -38,7 +38,8 @@ def _mesh(draw: Random, devices: int) -> list[MeshAxis]:
 def _held(draw: Random, lengths: tuple[tuple[int, ...], ...], devices: int, *, stored: bool) -> TensorLayout:
     axes = _mesh(draw, devices)
     draw.shuffle(axes)
-    stage, stages = (1, 1), (0,)
+    stage = (1, 1)
+    stages: tuple[int, ...] = (0,)
     if axes and draw.random() < 0.3:
         stage = axes.pop()
         stages = tuple(sorted(draw.sample(range(stage[1]), draw.choice([1, 1, stage[1]]))))

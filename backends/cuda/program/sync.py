@@ -221,7 +221,7 @@ class Exchange:
                 self.generator[f"{name}_scale_inv"].copy_(scales)
 
 
-def decided(received: bool, number: int, group: dist.ProcessGroup, store: dist.Store, device: torch.device) -> bool:
+def decided(received: bool, number: int, group: dist.ProcessGroup, store: Any, device: torch.device) -> bool:
     """Return whether the generator takes the weights of sync `number`: the same on all ranks that live.
 
     A rank may fail after some ranks know that all have received, and before others do. So the first rank that writes to
@@ -249,7 +249,7 @@ def sync(
     generator: Mapping[str, torch.Tensor],
     number: int,
     group: dist.ProcessGroup | None = None,
-    store: dist.Store | None = None,
+    store: Any = None,
 ) -> None:
     """Give the generator the trainer's weights. Every rank of both sides calls it.
 
