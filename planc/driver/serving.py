@@ -15,6 +15,7 @@ from planc.diag.span import Source
 from planc.driver.examining import examine
 from planc.driver.places import user_path, with_user_paths
 from planc.ir.collective import DTYPE_BYTES
+from planc.ir.model import Param
 from planc.ir.serve_report import ServeReport, SyncClass, SyncFacts
 from planc.ir.served import ServedMemory, SharedPeaks
 from planc.ir.serving import ServePlan
@@ -24,6 +25,7 @@ from planc.ir.target import Target
 from planc.language.build import build_serve
 from planc.lowering import load_backend, state_layout
 from planc.sharding.propagate import propagate
+from planc.sharding.transfers import narrows, transfer
 
 INDEX_BYTES = 4
 """Bytes of the index of an element that travels alone."""
@@ -143,10 +145,12 @@ def _report(
     )
 
 
-def travels_as(serve: ServePlan) -> str:
-    """Return the dtype in which the weights of `serve` travel. float8 is cast where it arrives, so that its scales are
-    those of the whole matrix: it travels in the compute dtype."""
-    return serve.layout.precision.compute if serve.weights.dtype == "float8" else serve.weights.dtype
+def _wire_bytes(serve: ServePlan, param: Param) -> float:
+    """Return the bytes of an element of `param` as it travels: cast before it is sent. The scales of float8, 4 bytes a
+    block, are reduced over all ranks beforehand and not counted."""
+    wide = serve.layout.precision.compute
+    dtype = wide if serve.weights.dtype == "float8" and not narrows(param) else serve.weights.dtype
+    return DTYPE_BYTES[dtype]
 
 
 def sync_facts(serve: ServePlan, sides: tuple[Sharded, Sharded], target: Target | None) -> SyncFacts:
@@ -155,12 +159,10 @@ def sync_facts(serve: ServePlan, sides: tuple[Sharded, Sharded], target: Target 
     `target` is the program that trains; None: the layout of state that the plan itself says.
     """
     from planc.costing.weight_sync import sync_time
-    from planc.sharding.transfers import transfer
 
-    dtype = travels_as(serve)
-    element = DTYPE_BYTES[dtype]
+    element = DTYPE_BYTES[serve.weights.dtype]
     rest = state_layout(sides[0], target)
-    moved = transfer(*sides, rest, colocated=serve.colocated, wire_bytes=lambda _move: element)
+    moved = transfer(*sides, rest, colocated=serve.colocated, wire_bytes=lambda move: _wire_bytes(serve, move.param))
     clusters = (serve.trainer.cluster, serve.layout.cluster)
     took = sync_time(moved, clusters)
     changed_s = None
@@ -168,7 +170,7 @@ def sync_facts(serve: ServePlan, sides: tuple[Sharded, Sharded], target: Target 
         share = min(1.0, serve.sync.changed * (element + INDEX_BYTES) / element)
         changed_s = sync_time(moved, clusters, share=share).seconds
     return SyncFacts(
-        dtype=dtype,
+        dtype=serve.weights.dtype,
         seconds=took.seconds,
         bound_s=took.bound_s,
         gathered_s=took.gathered_s,

@@ -17,7 +17,7 @@ from planc.ir.model import Param
 from planc.ir.plan import Noun, Plan
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.sharding.stage_assignment import virtual_stages
-from planc.sharding.transfer_core import MeshAxis, TensorLayout, repeat_within, shard_range, subrange
+from planc.sharding.transfer_core import MeshAxis, TensorLayout, repeat_within, shard_range, stored_range, subrange
 
 Runs = tuple[tuple[int, int], ...]
 """Half-open intervals (first index, one past the last), in order."""
@@ -55,7 +55,8 @@ class StoredLayout:
         found: dict[Axis, int] = {}
         for dim, cuts in enumerate(self.used):
             whole = prod(_largest_part(length, axes, found) for length, _, axes in cuts)
-            _largest_part(whole, self.stored if dim == self.on_dim else (), found)
+            if dim == self.on_dim and self.stored:
+                _note_storing(whole, self.stored, found)
         return found
 
     def piece(self, rank: int) -> tuple[Runs, ...]:
@@ -86,7 +87,7 @@ class StoredLayout:
             if axes:
                 runs = repeat_within(runs, length, inside, shard_range(length, _pairs(axes), rank))
         if dim == self.on_dim and self.stored:
-            runs = subrange(runs, *shard_range(sum(b - a for a, b in runs), _pairs(self.stored), rank))
+            runs = subrange(runs, *stored_range(sum(b - a for a, b in runs), _pairs(self.stored), rank))
         return runs
 
 
@@ -155,6 +156,16 @@ def _largest_part(length: int, axes: tuple[Axis, ...], holders: dict[Axis, int])
         holders[axis] = min(holders.get(axis, axis.size), -(-length // each))
         length = each
     return length
+
+
+def _note_storing(length: int, axes: tuple[Axis, ...], holders: dict[Axis, int]) -> None:
+    """Note in `holders` the places along each of `axes` with a part of range(`length`), which they split together."""
+    inner = prod(axis.size for axis in axes)
+    parts = -(-length // -(-length // inner)) if length else 0
+    for axis in axes:
+        inner //= axis.size
+        holders[axis] = min(holders.get(axis, axis.size), -(-parts // inner))
+        parts = parts if parts <= inner else inner
 
 
 def length(runs: Runs) -> int:

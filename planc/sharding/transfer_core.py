@@ -83,6 +83,16 @@ def shard_range(length: int, axes: Sequence[MeshAxis], rank: int) -> Run:
     return first, last
 
 
+def stored_range(length: int, axes: Sequence[MeshAxis], rank: int) -> Run:
+    """Return the interval of range(`length`) that `rank` stores. `axes` split it together, as one axis of all their
+    ranks: 134 rows over 2 x 2 ranks are 34, 34, 34 and 32."""
+    ranks, at = 1, 0
+    for stride, size in axes:
+        ranks, at = ranks * size, at * size + rank // stride % size
+    each = -(-length // ranks)
+    return min(length, each * at), min(length, each * (at + 1))
+
+
 def repeat_within(runs: Sequence[Run], length: int, inside: int, part: Run) -> tuple[Run, ...]:
     """Return the elements of `runs` whose index along one dim is in the interval `part`. The dim has `length` indices
     of `inside` elements each."""
@@ -113,7 +123,7 @@ def runs_of(held: TensorLayout, dim: int, rank: int) -> tuple[Run, ...]:
         if axes:
             runs = repeat_within(runs, length, inside, shard_range(length, axes, rank))
     if dim == held.on_dim:
-        runs = subrange(runs, *shard_range(sum(b - a for a, b in runs), held.stored, rank))
+        runs = subrange(runs, *stored_range(sum(b - a for a, b in runs), held.stored, rank))
     return _joined(runs)
 
 

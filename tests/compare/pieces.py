@@ -49,9 +49,12 @@ def masks(plan: Plan, rank: int) -> dict[str, Any]:
         indices = [np.arange(n) for n in plan.model.shape(p.param)]
         stored = p.stored[noun_of(kind)] or p.stored["optimizer"]
         for dim, axes in enumerate(p.compute):
-            for name in [*plan.mesh.in_order(axes), *(plan.mesh.in_order(stored) if dim == 0 else ())]:
+            for name in plan.mesh.in_order(axes):
                 axis = plan.mesh.axis(name)
                 indices[dim] = _chunk(indices[dim], axis.size, rank // axis.stride % axis.size)
+            if dim == 0:
+                over = plan.mesh.in_order(stored)
+                indices[dim] = _chunk(indices[dim], plan.mesh.size(*over), plan.mesh.place_of(rank, over))
         for layer in _layers(plan, p.param, rank):
             mask = np.zeros(plan.model.shape(p.param), bool)
             mask[np.ix_(*indices)] = True

@@ -29,6 +29,7 @@ LAYOUTS = {
     "fsdp_tp": ("fsdp 2 > tp 2", FSDP, TP, SP),
     "tp_fsdp": ("tp 2 > fsdp 2", FSDP, TP, SP),
     "pp": ("pp 2 > fsdp 2", "split layers over pp as 1f1b", FSDP),
+    "two_axes": ("a 2 > b 2", "shard batch over a, b", "store params, grads, optimizer over a, b"),
     "one": ("dp 1", "use ddp over dp"),
 }
 

@@ -22,8 +22,12 @@ def local_indices(held: TensorLayout, rank: int) -> list[Any] | None:
             for axis in axes:
                 index = _chunk(index, dim, axis, rank)
         index = np.sort(index.ravel())
-        for axis in held.stored if at == held.on_dim else ():
-            index = _chunk(index, 0, axis, rank)
+        if at == held.on_dim:
+            coordinates = [rank // stride % size for stride, size in held.stored]
+            sizes = [size for _, size in held.stored]
+            each = -(-len(index) // prod(sizes))
+            place = int(np.ravel_multi_index(coordinates, sizes)) if sizes else 0
+            index = index[each * place : each * (place + 1)]
         found.append(index)
     return found
 
