@@ -6,6 +6,7 @@ looked at once.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from math import lcm
@@ -238,33 +239,35 @@ class _Sums:
 
     def transfer(self, model_bytes: float) -> WeightTransfer:
         """Walk the hops, and return all sums; `model_bytes` are those of the weights, each once."""
-        loads: dict[int, Load] = {}
-        missing: dict[int, float] = {}
-        of_node: dict[int, float] = {}
+        loads: defaultdict[int, Load] = defaultdict(Load)
+        missing: defaultdict[int, float] = defaultdict(float)
+        of_node: defaultdict[int, float] = defaultdict(float)
+        walked: defaultdict[tuple[int, int, int], float] = defaultdict(float)
         deepest = 0
         for key, size in self._bytes.items():
             spread = self._spread[key.holders, key.wanters]
             for rank in spread.missing_ranks:
-                missing[rank] = missing.get(rank, 0.0) + size * len(key.layers)
+                missing[rank] += size * len(key.layers)
             for node in spread.nodes:
-                of_node[node] = of_node.get(node, 0.0) + size * len(key.layers)
-            wanters = self._groups[key.wanters]
-            holders = self._groups[key.holders] if self._colocated else (OUTSIDE,)
+                of_node[node] += size * len(key.layers)
             for rotation, times in _rotations(key, spread.period):
-                for hop in hops(((0, 1),), holders, wanters, rotation, self._sides, self._colocated):
-                    deepest = max(deepest, hop.depth)
-                    inside = hop.sender != OUTSIDE and self._node[hop.sender] == self._node[hop.receiver]
-                    _add(loads, hop.sender, hop.receiver, size * times, inside)
+                walked[key.holders, key.wanters, rotation] += size * times
+        for (have, want, rotation), size in walked.items():
+            holders = self._groups[have] if self._colocated else (OUTSIDE,)
+            for hop in hops(((0, 1),), holders, self._groups[want], rotation, self._sides, self._colocated):
+                deepest = max(deepest, hop.depth)
+                inside = hop.sender != OUTSIDE and self._node[hop.sender] == self._node[hop.receiver]
+                _add(loads, hop.sender, hop.receiver, size, inside)
         loads.pop(OUTSIDE, None)
         for key, size in self._sent.items():
             holders = self._groups[key.holders]
             for rotation, times in _rotations(key, len(holders)):
-                loads.setdefault(holders[rotation], Load()).far_out += size * times
+                loads[holders[rotation]].far_out += size * times
         return WeightTransfer(
             classes=_by_name(self._classes),
-            loads=loads,
-            missing=missing,
-            missing_of_node=of_node,
+            loads=dict(loads),
+            missing=dict(missing),
+            missing_of_node=dict(of_node),
             deepest=deepest,
             model_bytes=model_bytes,
             sides=self._sides,
@@ -296,8 +299,8 @@ def _rotations(key: _Cells, period: int) -> Iterator[tuple[int, int]]:
     yield from times.items()
 
 
-def _add(loads: dict[int, Load], sender: int, receiver: int, size: float, inside: bool) -> None:
-    out, into = loads.setdefault(sender, Load()), loads.setdefault(receiver, Load())
+def _add(loads: defaultdict[int, Load], sender: int, receiver: int, size: float, inside: bool) -> None:
+    out, into = loads[sender], loads[receiver]
     if inside:
         out.near_out += size
         into.near_in += size
