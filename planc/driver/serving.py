@@ -14,6 +14,7 @@ from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source
 from planc.driver.examining import examine
 from planc.driver.places import user_path, with_user_paths
+from planc.ir.backend import refusals
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Param
 from planc.ir.serve_report import ServeReport, SyncClass, SyncFacts
@@ -205,13 +206,16 @@ def lower_serve(
 ) -> tuple[str, ServeExamined]:
     """Return the program of a serve plan, a module with `sync`, and what `examine_serve` finds.
 
-    `target` is "cuda" or "xla"; None: that of the trainer's cluster. Raises PlanError if the plan has errors.
+    `target` is "cuda" or "xla"; None: that of the trainer's cluster. Raises PlanError if the plan has errors, or the
+    target refuses the training plan.
     """
     examined = examine_serve(source, set=set)
     serve, sides = examined.serve, examined.sides
     if serve is None or sides is None:
         raise PlanError(examined.report.diagnostics)
     backend = load_backend(target or target_of_cluster(serve.trainer.cluster))
+    if refused := refusals(sides[0], backend):
+        raise PlanError([replace(d, message=f"{serve.trainer.file}: {d.message}") for d in in_order(refused)])
     weights = serve.weights
     text = backend.emit_sync(*sides, colocated=serve.colocated, dtype=weights.dtype, block=weights.block)
     return text, examined

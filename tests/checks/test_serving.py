@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from planc.diag.errors import PlanError
 from planc.driver.serving import ServeExamined, examine_serve, lower_serve
 from tests.language.test_serve import SERVE
 
@@ -103,3 +104,12 @@ def test_a_serve_plan_is_none_for_other_commands(tmp_path: Path) -> None:
     (tmp_path / "train.plan").write_text(TRAIN)
     (tmp_path / "rollout.plan").write_text(SERVE)
     assert [d.code for d in check(tmp_path / "rollout.plan").diagnostics] == ["E0106"]
+
+
+def test_a_trainer_that_a_target_refuses_has_no_sync_there(tmp_path: Path) -> None:
+    trainer = TRAIN.replace("fsdp 8", "fsdp 4 > tp 2") + "use tp over tp\noverlap tp as async_matmul\n"
+    (tmp_path / "train.plan").write_text(trainer)
+    (tmp_path / "rollout.plan").write_text(LAYOUT)
+    with pytest.raises(PlanError) as found:
+        lower_serve(tmp_path / "rollout.plan", "xla")
+    assert found.value.diagnostics[0].message.startswith("train.plan: ")

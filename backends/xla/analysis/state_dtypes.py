@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.plan import NOUNS, Noun, Plan
 
-JAX_DTYPE = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}
+JAX_DTYPE = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16", "fp16": "jnp.float16"}
 
 
 def narrow_state(plan: Plan) -> bool:
