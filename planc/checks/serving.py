@@ -20,7 +20,7 @@ GIB = 2.0**30
 
 
 def layout_findings(serve: ServePlan) -> Iterator[Diagnostic]:
-    """Yield the errors of the generator's layout, and those of sentences that contradict each other."""
+    """Yield the errors of the layout of the generator in `serve`, and those of sentences that contradict each other."""
     found = plan_findings(serve.layout)
     yield from (d for d in found if d.severity == "error" and d.code not in OF_TRAINING)
     split = serve.layout.split
@@ -47,7 +47,7 @@ def layout_findings(serve: ServePlan) -> Iterator[Diagnostic]:
 
 
 def block_findings(serve: ServePlan, layout: Sharded) -> Iterator[Diagnostic]:
-    """Yield E1504 for the first matrix that a shard cuts inside a block of float8 with one scale."""
+    """Yield E1504 for the first matrix that a shard of `layout` cuts inside a block of float8 with one scale."""
     block = serve.weights.block
     if serve.weights.dtype != "float8" or not block or serve.weights.cause is None:
         return
@@ -69,8 +69,8 @@ def block_findings(serve: ServePlan, layout: Sharded) -> Iterator[Diagnostic]:
 
 
 def memory_findings(serve: ServePlan, memory: ServedMemory, peaks: SharedPeaks | None) -> Iterator[Diagnostic]:
-    """Yield E1505 if the requests do not fit the cache, and E1507 if weights and cache do not fit the generator's
-    device, or both sides not the shared one."""
+    """Yield E1505 if the requests of `serve` do not fit its cache, and E1507 if weights and cache do not fit a device
+    as `memory` says, or both sides not the shared one (`peaks`; None: there is none)."""
     need, cache = serve.requests, serve.cache
     if need is not None and cache is not None and need.count * need.tokens > cache.tokens:
         tokens = need.count * need.tokens
@@ -100,7 +100,7 @@ def memory_findings(serve: ServePlan, memory: ServedMemory, peaks: SharedPeaks |
 def expectations(
     serve: ServePlan, memory: ServedMemory, peaks: SharedPeaks | None, sync: SyncFacts
 ) -> Iterator[Diagnostic]:
-    """Yield E0801 for each `expect` sentence that does not hold."""
+    """Yield E0801 for each `expect` sentence of `serve` that does not hold for its memory, peaks and sync."""
     used = memory.weights.total + memory.cache + memory.activations + memory.other
     most = max(sum(peaks.training), sum(peaks.serving)) if peaks else used
     values = {"cache": float(memory.tokens), "memory": most, "sync_time": sync.seconds}

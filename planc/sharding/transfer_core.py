@@ -43,7 +43,7 @@ class RankRange(NamedTuple):
     per_node: int
 
     def node(self, rank: int) -> int:
-        """Return a number that the global ranks of one node of this side share, and no other rank has."""
+        """Return the first global rank of the node of `rank`."""
         return self.first + (rank - self.first) // self.per_node * self.per_node
 
 
@@ -69,7 +69,7 @@ class Hop(NamedTuple):
 
 
 def shape_of(held: TensorLayout) -> tuple[int, ...]:
-    """Return the shape of the whole tensor."""
+    """Return the shape of the whole tensor of which `held` says the layout, in elements."""
     return tuple(prod(length for length, _, _ in dims) for dims in held.used)
 
 

@@ -32,8 +32,8 @@ class TensorMove(NamedTuple):
 
 
 def narrows(param: Param) -> bool:
-    """True for the parameters that a generator with float8 weights holds as float8: the matrices of blocks but routers,
-    as DeepSeek-V3's checkpoints and vLLM's loaders have it. All others stay in the compute dtype."""
+    """True if a generator with float8 weights holds `param` as float8: the matrices of blocks but routers, as
+    DeepSeek-V3's checkpoints and vLLM's loaders have it. All others stay in the compute dtype."""
     matrix = len(param.shape_dims) > 1 and all(param.shape_dims)
     routes = param.shape_dims[0] == ("experts",) and param.region != EXPERTS
     return matrix and "*" in param.name and not routes
@@ -84,10 +84,12 @@ class WeightTransfer:
 
     @property
     def pieces(self) -> int:
+        """Number of messages."""
         return sum(c.pieces for c in self.classes)
 
     @property
     def sent_bytes(self) -> float:
+        """Bytes of all messages."""
         return sum(c.near_bytes + c.far_bytes for c in self.classes)
 
 

@@ -164,6 +164,7 @@ ELSEWHERE = {
     "audit": "figures of the target that it names: test_an_audit_compares_the_tensors_of_that_number",
     "export": "another system's configuration",
     "lower": "a program",
+    "sync": "a transfer of weights, whatever program trains: tests/checks/test_serving.py",
     "fmt": "a plan's text",
     "expand": "a plan's sentences",
     "graph": "a machine; its picture has the seconds of links alone",

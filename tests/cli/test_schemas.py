@@ -43,6 +43,7 @@ FILES = {
     "tiny": (ROOT / "plans" / "tiny.plan").read_text(),
     "other": (ROOT / "plans" / "tiny.plan").read_text().replace("fsdp 2 > tp 2", "tp 2 > fsdp 2"),
     "bad": "plan bad\nmodle llama_tiny\n",
+    "serve": 'serve served of "tiny.plan"\nmesh dp 2 > tp 2\nuse ddp over dp\nuse tp over tp\ncache 4 k tokens\n',
     "no_fit": (ROOT / "plans" / "tiny.plan").read_text().replace("llama_tiny", "llama3_405b"),
     "free": "plan free\nmodel llama3_8b(layers = 8)\nbatch 32 x 4096 tokens microbatch 1\ncluster 1 x h100_node\n"
     "mesh fsdp ? > tp ?\ncompute fp32\nuse fsdp over fsdp\nuse tp over tp\n",
@@ -84,6 +85,8 @@ ANSWERS = [
     ("planc.what_if/1", 0, "check tiny.plan --with 'links cpu_memory at 50 %'"),
     ("planc.place/1", 0, "place other.plan"),
     ("planc.diagnostics/1", 1, "place bad.plan"),
+    ("planc.serve/1", 0, "sync serve.plan"),
+    ("planc.serve/1", 0, "check serve.plan"),
     ("planc.fmt/1", 1, "fmt --check spaced.plan"),
     ("planc.import/1", 0, "import run.sh --cluster h100_node"),
     ("planc.import/1", 1, "import run.sh"),

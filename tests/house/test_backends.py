@@ -20,8 +20,8 @@ ROOMS = ("analysis", "audit", "emit", "models", "program", "refusals", "rules", 
 JOBS = {
     "analysis": ("attention", "expert_mesh", "peak_memory"),
     "audit": ("predict", "run"),
-    "emit": ("context_parallel", "experts", "loss", "pipeline", "program", "step"),
-    "program": ("facts",),
+    "emit": ("context_parallel", "experts", "loss", "pipeline", "program", "step", "sync"),
+    "program": ("facts", "sync", "sync_names"),
     "models": ("balance", "deepseek", "llama", "mistral", "mixtral", "moe", "qwen2", "qwen3", "qwen3_moe"),
     "refusals": ("experts", "loss", "plan"),
     "rules": ("rule",),
@@ -100,7 +100,17 @@ def test_every_runtime_has_its_backend() -> None:
 
 
 FROM_JAX = {
-    *("attention_kernel", "audit", "dry_run", "launch_file", "launchers", "lockstep", "notes", "one_process"),
+    *(
+        "attention_kernel",
+        "audit",
+        "dry_run",
+        "emit_sync",
+        "launch_file",
+        "launchers",
+        "lockstep",
+        "notes",
+        "one_process",
+    ),
     *("parallelize", "peak_memory", "prober", "ranks", "realise", "shardings", "state_layout", "target"),
 }
 """Names that torch_xla has from the backend of JAX, each looked at: a new one is listed here, or overridden."""

@@ -32,6 +32,7 @@ ALLOWED = {
     "planc/diag/registry.py": PACKAGE,
     "planc/syntax/tables.py": PACKAGE,
     "backends/common/specialise.py": PACKAGE,
+    "backends/cuda/emit/sync.py": PACKAGE,
     "planc/cli/schemas/__init__.py": PACKAGE,
     "planc/cli/commit.py": PACKAGE,
     "planc/cli/topics.py": PACKAGE,

@@ -31,6 +31,7 @@ MADE_AGAIN = {("Plan", "planc/ir/plan.py"): "`Plan.resized`: a search varies the
 ASSUMED = {
     "backends/cuda/audit/run.py": "a plan that has passed, with fewer data-parallel ranks than its cluster has devices",
     "planc/checks/recost.py": "an edit of a plan that has passed: a fix costs what it proposes",
+    "planc/driver/serving.py": "a generator's layout: `layout_findings` runs the rules that hold for one",
     "planc/searching/lower_bounds.py": "a layout of a space: `Constraints` runs the rules, cached by mesh and by batch",
 }
 """The files that call `assume_checked`, and what holds the rules there."""

@@ -18,6 +18,7 @@ from planc.ir.hardware import RATES
 from planc.ir.model import EXPERTS, ROUTED
 from planc.ir.plan import NOUNS, Priced
 from planc.language import library
+from planc.language.build import SERVED
 from planc.language.options import Option
 from planc.language.units import UNITS
 from planc.language.verbs import (
@@ -46,12 +47,14 @@ SEARCHED = {"any_order"}
 """Rules for what `planc search` fills in: a promise on drawn plans leaves it open."""
 SYNTAX = ("hardware", "plan", "layout", "on", "use", "chip", "link", "node", "network", "torus", "import")
 """Verbs that no reader of a plan's own sentences has."""
+OF_SERVING = (*SERVED[-4:], "expect_tokens")
+"""Verbs of serve plans, which are not drawn: tests/sharding and tests/cuda draw their pairs of layouts."""
 
 
 @cache
 def language() -> frozenset[str]:
     """Everything that a plan may say, as `VERB WORD` or `grammar RULE`."""
-    found = {f"verb {v}" for v in (*readers(), *SYNTAX)}
+    found = {f"verb {v}" for v in (*readers(), *SYNTAX) if v not in OF_SERVING}
     found |= {f"grammar {r}" for r in _rules()}
     words = {
         "use": library.layouts(),

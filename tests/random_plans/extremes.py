@@ -35,8 +35,20 @@ VIEWS: dict[str, tuple[str, ...]] = {
     ),
 }
 """Commands that take a plan, and how each is asked."""
-NO_PLAN = ("import", "init", "train", "weights", "calibrate", "crosscheck", "lsp", "completion", "bench", "explain")
-"""Commands that take none."""
+NO_PLAN = (
+    "import",
+    "init",
+    "train",
+    "weights",
+    "calibrate",
+    "crosscheck",
+    "lsp",
+    "completion",
+    "bench",
+    "explain",
+    "sync",
+)
+"""Commands that take none, or a serve plan."""
 SLOW = ("audit", "embed")
 """Commands that run the program, or write into another file: their own tests ask them."""
 CODE = re.compile(r"\b[EWN]\d{4}\b")

@@ -178,18 +178,6 @@ def lookup(name: str, table: jax.Array, tokens: jax.Array) -> jax.Array:
     return weight(name, table)[tokens]
 '''
 
-LOOKUP_BY_COLUMNS = '''
-def lookup(name: str, table: jax.Array, tokens: jax.Array) -> jax.Array:
-    """Rows of the parameter `name`, table [V, E], at tokens [B, S]: [B, S, E].
-
-    Each rank of <axes> looks up all tokens in its own columns; an all-to-all hands each rank the rows of its tokens.
-    That sends less than gathering the table and summing its gradient.
-    """
-    everyone = with_sharding_constraint(tokens, P())
-    columns = with_sharding_constraint(weight(name, table)[everyone].astype(COMPUTE), P(None, None, <columns>))
-    return with_sharding_constraint(columns, <spec>)
-'''
-
 LOOKUP_SETTLED = '''
 def lookup(name: str, table: jax.Array, tokens: jax.Array) -> jax.Array:
     """Rows of the parameter `name`, table [V, E], at tokens [B, S]: [B, S, E].
@@ -275,8 +263,20 @@ def _lookup(sharded: Sharded) -> str:
     o = lookup_of(sharded)
     if o is not None and (table := looked_up_by_columns(sharded)):
         columns = parts(sharded.plan, sharded.plan.mesh.in_order(table.stored["params"]))
-        spec = spec_text(activation_spec(sharded, o.op.output))
-        return fill(LOOKUP_BY_COLUMNS, axes=" and ".join(columns), columns=axis_text(columns), spec=spec)
+        why = (
+            f"Each rank of {' and '.join(columns)} looks up all tokens in its own columns; an all-to-all hands each\n"
+            "rank the rows of its tokens. That sends less than gathering the table and summing its gradient."
+        )
+        settled = fill(LOOKUP_SETTLED, why=why, spec=spec_text(activation_spec(sharded, o.op.output)))
+        # Rows become those of all tokens, in columns; the layout that the template gives them makes each rank's own.
+        rows = (
+            "    everyone = with_sharding_constraint(tokens, P())\n"
+            "    rows = weight(name, table)[everyone].astype(COMPUTE)\n"
+            f"    columns = with_sharding_constraint(rows, P(None, None, {axis_text(columns)}))\n"
+        )
+        head, last = settled.rsplit("    return ", 1)
+        assert "weight(name, table)[tokens]" in last
+        return f"{head}{rows}    return {last.replace('weight(name, table)[tokens]', 'columns')}"
     if o is None or o.settle is None or all(s.kind == "all_reduce" for s in o.settle.steps):
         return LOOKUP
     dims = sharded.model.tensor[o.op.output].dims

@@ -50,7 +50,8 @@ def emit_sync(trainer: Sharded, generator: Sharded, *, dtype: str, block: int = 
         '    weights = sync(state["params"], generator_mesh(devices))',
     )
     head = '"""' + "\n".join(map(python_docstring, said)) + '\n"""'
-    imports = IMPORTS.strip() if restacked else IMPORTS.strip().replace("import numpy as np\n", "")
+    needed = [line for line in IMPORTS.strip().splitlines() if restacked or line != "import numpy as np"]
+    imports = "\n".join(needed)
     tables = "\n".join([*_tables(generator, dtype, block, shapes, restacked), *constants])
     return file_of([head, imports, tables], [f for f in functions if f not in constants])
 

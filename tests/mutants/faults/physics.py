@@ -266,9 +266,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="routers are served in float8",
-        file="planc/costing/serving.py",
-        text=" or router:",
-        planted=":",
+        file="planc/sharding/transfers.py",
+        text=" and not routes",
+        planted="",
         test="tests/cost/test_serving.py::test_float8_is_for_the_matrices_of_blocks",
     ),
     Fault(
