@@ -27,8 +27,8 @@ from planc.pipeline.schedules import schedules  # noqa: E402
 
 ALL = [snippet for page in pages() for snippet in snippets(page)]
 OTHERS = ("plans.yml", "pre-commit-config.yaml", "planc.toml")
-"""Files of GitHub and of pre-commit: tests/cli/test_action.py compares them with the action and the hooks. `check` reads
-planc.toml because it is there."""
+"""Files of GitHub and of pre-commit: tests/cli/test_action.py compares them with the action and the hooks. planc.toml
+is read because it is there."""
 FOREIGN = {"json", "yaml", "toml", "bash"}
 """Other systems' files, which the commands of their page read."""
 KNOWN = {"plan", "python", "console", "text", *FOREIGN}
