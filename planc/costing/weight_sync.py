@@ -72,7 +72,7 @@ class _Links:
     def near_s(self, rank_bytes: float) -> float:
         """Return the seconds in which a rank sends `rank_bytes` to others of its node."""
         group = self.node
-        if not rank_bytes:
+        if not rank_bytes or group.size == 1:  # alone in its node, a rank receives over the network only
             return 0.0
         if group.routes is None and not any(level.rings for level in group.levels):
             return rank_bytes / min(level.bytes_per_s for level in group.levels)
