@@ -235,6 +235,9 @@ class _Module(_Source):
         if isinstance(node, ast.arguments):
             yield from self._parameters(node)
             return
+        if isinstance(node, ast.comprehension):
+            gone = [test for test in node.ifs if self._value(test) is True]
+            yield from self.without([node.iter, *node.ifs], gone)
         for name, value in ast.iter_fields(node):
             if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
                 yield self._branch(node, name, value)

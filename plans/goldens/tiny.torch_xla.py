@@ -237,7 +237,7 @@ class AdamW:
         return norm
 
 
-def _zeros(params: dict[str, Tensor], mesh: xs.Mesh, specs: dict[str, Any]) -> dict[str, Tensor]:
+def _zeros(params: dict[str, nn.Parameter], mesh: xs.Mesh, specs: dict[str, Any]) -> dict[str, Tensor]:
     """Zeros with their shardings: annotated later, they would stay replicated."""
     made = {name: torch.zeros(p.shape, device=torch_xla.device()) for name, p in params.items()}
     for name, zeros in made.items():

@@ -5,21 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from planc.backends.common.source_writer import INDENT, beside, call, causes, comment, file_of, fill
-from planc.backends.torch_xla.emit.experts import HOOK, experts_constants, experts_functions, has_experts
-from planc.backends.torch_xla.emit.templates import (
-    ANNOTATIONS,
-    DOCSTRING,
-    IMPORTS,
-    INPUTS,
-    LOSS,
-    MESH,
-    OPTIMIZER,
-    PLACED_INPUTS,
-    REPLAY,
-    REPLAYS,
-    STEP,
-)
+from planc.backends.common.source_writer import INDENT, WIDTH, beside, call, causes, comment, file_of, fill
+from planc.backends.common.specialise import specialise
+from planc.backends.torch_xla.emit.experts import experts_constants, has_experts
+from planc.backends.torch_xla.program.facts import TorchXlaFacts
 from planc.backends.torch_xla.versions import TORCH_XLA
 from planc.backends.xla.analysis.layouts import Spec, activation_spec, spec_of
 from planc.backends.xla.emit.program import NO_PLAN
@@ -48,6 +37,8 @@ def emit(sharded: Sharded, version: Version = TORCH_XLA.pinned) -> str:
         *([experts_constants(sharded)] if routed else []),
     ]
     guard = TORCH_XLA.guard(sharded, version)
+    facts = TorchXlaFacts(takes_inputs=bool(taken), experts=routed, capacity=limited, replays=replays)
+    spec, *functions = specialise("planc.backends.torch_xla.program", "step", facts, ENTRIES, WIDTH)
     head = [
         _docstring(sharded, version),
         fill(
@@ -58,31 +49,55 @@ def emit(sharded: Sharded, version: Version = TORCH_XLA.pinned) -> str:
             barrier="import torch_xla.core.xla_model as xm" if replays else "",
         ),
         guard + "\n",
-        _P.strip() + "\n",
+        spec + "\n",
         *("\n".join(lines) for lines in tables),
     ]
-    annotations = fill(
-        ANNOTATIONS,
-        taken=" and take" if taken else "",
-        inputs=INPUTS.strip("\n") if taken else "",
-        experts=HOOK.strip("\n") if routed else "",
-        replays=REPLAYS.strip("\n") if replays else "",
-    )
-    loss = fill(LOSS, not_replayed="if not _is_replayed(name)" if replays else "")
-    more = [
-        *([PLACED_INPUTS] if taken else []),
-        *([experts_functions(sharded)] if routed else []),
-        *([REPLAY] if replays else []),
-    ]
-    functions = [NO_PLAN, MESH, annotations, *more, loss, OPTIMIZER, STEP]
-    return file_of(head, functions)
+    return file_of(head, [NO_PLAN, *functions])
 
 
-_P = '''
-def P(*axes: Any) -> tuple[Any, ...]:  # noqa: N802
-    """The mesh axes that shard each dim of a tensor."""
-    return axes
+ENTRIES = ("P", "build_mesh", "parallelize", "build_step", "build_evaluate")
+"""Functions that a user calls, and `P` for the tables."""
+
+DOCSTRING = '''
+"""Plan <name>: the layout and training step of <model> in torch on XLA.
+
+Mesh     <mesh>
+Batch    <batch>
+
+    mesh = build_mesh()
+    model = parallelize(model, mesh)
+    optimizer = AdamW(model, mesh)
+    step = build_step(model, optimizer, mesh)
+    loss, norm = step(tokens, targets, lr)
+
+One process drives all devices of its host. `model` is a plain module with the names of the tables below and
+its parameters on the XLA device. Set XLA_NO_SPECIAL_SCALARS=1 before torch_xla is imported: else a learning
+rate of 0 or 1 is another program. Written by planc for torch_xla <version>
+from <file>: edit the plan, not this file.
+"""
 '''
+
+IMPORTS = """
+from __future__ import annotations
+
+<copy>
+<math>
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch_xla
+import torch_xla.backends
+<barrier>
+import torch_xla.distributed.spmd as xs
+import torch_xla.runtime as xr
+from torch import Tensor, nn
+from torch.func import functional_call
+<silu>
+"""
 
 
 def replayed_every(sharded: Sharded) -> list[str]:

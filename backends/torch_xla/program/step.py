@@ -1,31 +1,16 @@
-"""Source templates of an emitted file: equal for all plans, except for the tables that are filled in from a plan."""
+"""The layout and the training step of a plan in torch on XLA: shardings are annotated, XLA's partitioner does the rest.
 
-DOCSTRING = '''
-"""Plan <name>: the layout and training step of <model> in torch on XLA.
-
-Mesh     <mesh>
-Batch    <batch>
-
-    mesh = build_mesh()
-    model = parallelize(model, mesh)
-    optimizer = AdamW(model, mesh)
-    step = build_step(model, optimizer, mesh)
-    loss, norm = step(tokens, targets, lr)
-
-One process drives all devices of its host. `model` is a plain module with the names of the tables below and
-its parameters on the XLA device. Set XLA_NO_SPECIAL_SCALARS=1 before torch_xla is imported: else a learning
-rate of 0 or 1 is another program. Written by planc for torch_xla <version>
-from <file>: edit the plan, not this file.
+Sorting and indexing rows of experts, as the torch module does, aborts the partitioner of XLA 2.9. A matmul with a mask
+is equivalent, and its shapes do not depend on the routing. Dropless: every expert computes every token of its ranks,
+with weight 0 for tokens routed elsewhere, so FLOPs are those of all experts. With a capacity, tokens are dispatched to
+the plan's number of slots per expert, by a mask [tokens, experts, slots] (GShard, arXiv:2006.16668, section 3.2).
 """
-'''
 
-IMPORTS = """
 from __future__ import annotations
 
-<copy>
-<math>
+import copy
+import math
 import re
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -33,15 +18,41 @@ import numpy as np
 import torch
 import torch_xla
 import torch_xla.backends
-<barrier>
+import torch_xla.core.xla_model as xm
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from torch import Tensor, nn
 from torch.func import functional_call
-<silu>
-"""
+from torch.nn.functional import silu
 
-MESH = '''
+from planc.backends.torch_xla.program.facts import FACTS
+from planc.backends.torch_xla.program.names import (
+    BATCH,
+    CAPACITY_FACTOR,
+    COMPUTE,
+    EXPERT_MID,
+    EXPERT_ROWS,
+    EXPERTS,
+    GRADS,
+    HIDDEN,
+    INPUTS,
+    MESH,
+    MICROBATCH,
+    NOT_DECAYED,
+    OPTIMIZER,
+    OUTPUTS,
+    PARAMS,
+    REPLAYED_EVERY,
+    TOKEN_RANKS,
+    USED,
+)
+
+
+def P(*axes: Any) -> tuple[Any, ...]:  # noqa: N802
+    """The mesh axes that shard each dim of a tensor."""
+    return axes
+
+
 def build_mesh() -> xs.Mesh:
     """The mesh over all devices; switches on XLA's SPMD partitioner."""
     xr.use_spmd()
@@ -51,19 +62,23 @@ def build_mesh() -> xs.Mesh:
     found = xr.global_runtime_device_count()
     assert found == count, f"{found} devices, not {count}"
     return xs.Mesh(np.arange(count), tuple(MESH.values()), tuple(MESH))
-'''
 
-ANNOTATIONS = '''
+
 def parallelize(model: nn.Module, mesh: xs.Mesh) -> nn.Module:
-    """Annotate the shardings of parameters and of what modules return<taken>; the partitioner does the rest."""
+    """Annotate the shardings of parameters and of what modules return; the partitioner does the rest."""
     for name, parameter in model.named_parameters():
         xs.mark_sharding(parameter, mesh, PARAMS[_pattern(name)])
     for name, module in model.named_modules():
         if (spec := OUTPUTS.get(_pattern(name))) is not None:
             module.register_forward_hook(_placed_output(mesh, spec))
-        <inputs>
-        <experts>
-    <replays>
+        if FACTS.takes_inputs and (specs := INPUTS.get(_pattern(name))) is not None:
+            module.register_forward_pre_hook(_placed_inputs(mesh, specs))
+        if FACTS.experts and _pattern(name) == EXPERTS:
+            module.forward = _by_masks(module, mesh)
+    if FACTS.replays:
+        for number, block in model.layers.items():
+            if int(number) % REPLAYED_EVERY == 0:
+                block.forward = _replayed(block, f"layers.{number}", mesh)
     return model
 
 
@@ -92,7 +107,7 @@ def _annotated(x: Tensor, mesh: xs.Mesh, spec: tuple[Any, ...]) -> Tensor:
 
 def _pattern(name: str) -> str:
     """`layers.3.norm.weight` -> `layers.*.norm.weight`, the name in the tables."""
-    return re.sub(r"^layers\\.\\d+(?=\\.|$)", "layers.*", name)
+    return re.sub(r"^layers\.\d+(?=\.|$)", "layers.*", name)
 
 
 def _rows(array: np.ndarray, mesh: xs.Mesh) -> list[Tensor]:
@@ -103,48 +118,69 @@ def _rows(array: np.ndarray, mesh: xs.Mesh) -> list[Tensor]:
         xs.mark_sharding(rows, mesh, BATCH)
         parts.append(rows)
     return parts
-'''
 
-LOSS = '''
-def build_loss(model: nn.Module, mesh: xs.Mesh) -> Callable[[Tensor, Tensor], Tensor]:
-    """`loss(tokens, targets)`: the mean cross entropy of a microbatch, fp32, with weights cast to COMPUTE."""
 
-    def loss(tokens: Tensor, targets: Tensor) -> Tensor:
-        weights = {
-            name: _Placed.apply(p.to(COMPUTE), mesh, USED[_pattern(name)])
-            for name, p in model.named_parameters()
-            <not_replayed>
-        }
-        wide = functional_call(model, weights, (tokens,)).float()
-        # A mask works on each shard of the vocab; an index would gather the logits.
-        chosen = targets[..., None] == torch.arange(wide.shape[-1], device=wide.device)
-        picked = torch.where(chosen, wide, torch.zeros_like(wide)).sum(-1)
-        return (wide.logsumexp(-1) - picked).mean()
-
-    return loss
-'''
-
-INPUTS = """
-if (specs := INPUTS.get(_pattern(name))) is not None:
-    module.register_forward_pre_hook(_placed_inputs(mesh, specs))
-"""
-
-PLACED_INPUTS = '''
 def _placed_inputs(mesh: xs.Mesh, specs: tuple[Any, ...]) -> Callable[..., tuple[Tensor, ...]]:
     """Annotate the shardings of inputs. Those of their gradients are the partitioner's choice."""
     return lambda _module, inputs: tuple(_annotated(x, mesh, s) for x, s in zip(inputs, specs, strict=True))
-'''
 
-REPLAYS = """
-for number, block in model.layers.items():
-    if int(number) % REPLAYED_EVERY == 0:
-        block.forward = _replayed(block, f"layers.{number}", mesh)
-"""
 
-REPLAY = '''
+def _by_masks(moe: Any, mesh: xs.Mesh) -> Callable[[Tensor], Tensor]:
+    """The layer `moe`, [B, S, D] to [B, S, D]."""
+
+    def forward(x: Tensor) -> Tensor:
+        shared = moe.shared(x) if moe.shared is not None else None
+        weights, chosen = moe.picks(moe.router(x))
+        if FACTS.capacity:
+            # An expert takes its first tokens of the T of each of G ranks, as many as it has slots; a mask
+            # [G, T, X, slots] dispatches and combines them.
+            x, weights, chosen = _by_rank(x), _by_rank(weights), _by_rank(chosen)
+            experts = moe.experts
+            count, tokens, k = moe.router.out_features, *chosen.shape[-2:]
+            places = math.ceil(tokens * k * CAPACITY_FACTOR / count)
+            picked = chosen[..., None] == torch.arange(count, device=x.device)  # [G, T, k, X]
+            weight = (weights[..., None] * picked).sum(-2)
+            taken = picked.sum(-2)
+            place = taken.cumsum(2) - taken  # number of earlier tokens of the expert
+            there = (place[..., None] == torch.arange(places, device=x.device)) & (taken[..., None] > 0)
+            mask = there.to(x.dtype)  # [G, T, X, places]
+            rows = _Placed.apply(torch.einsum("bstxc,bstd->bsxcd", mask, x), mesh, EXPERT_ROWS)
+            each = torch.einsum("bstxc,bstx->bsxc", mask, weight.to(x.dtype))
+            gate, up = (torch.einsum("bsxcd,xfd->bsxcf", rows, w.weight) for w in (experts.w1, experts.w3))
+            mid = _Placed.apply(silu(gate) * up * each[..., None], mesh, EXPERT_MID)
+            made = _Placed.apply(torch.einsum("bsxcf,xdf->bsxcd", mid, experts.w2.weight), mesh, EXPERT_ROWS)
+            out = _Placed.apply(_in_sequences(torch.einsum("bstxc,bsxcd->bstd", mask, made)), mesh, HIDDEN)
+        else:
+            # Each of X experts computes all tokens, most with weight 0.
+            numbers = torch.arange(moe.router.out_features, device=x.device)
+            weight = (weights[..., None] * (chosen[..., None] == numbers)).sum(-2)  # [B, S, X]
+            rows, experts = _Placed.apply(x, mesh, EXPERT_ROWS), moe.experts
+            gate, up = (torch.einsum("bsd,xfd->bsxf", rows, w.weight) for w in (experts.w1, experts.w3))
+            mid = _Placed.apply(silu(gate) * up * weight[..., None].to(x.dtype), mesh, EXPERT_MID)
+            out = _Placed.apply(torch.einsum("bsxf,xdf->bsd", mid, experts.w2.weight), mesh, HIDDEN)
+        return out if shared is None else out + shared
+
+    return forward
+
+
+def _by_rank(x: Tensor) -> Tensor:
+    """[B, S, n] to [batch ranks, sequence ranks, local tokens, n]."""
+    over_batch, over_sequence = TOKEN_RANKS
+    sequences, tokens, n = x.shape
+    parts = x.view(over_batch, sequences // over_batch, over_sequence, tokens // over_sequence, n)
+    return parts.transpose(1, 2).flatten(2, 3)
+
+
+def _in_sequences(x: Tensor) -> Tensor:
+    """The inverse of `_by_rank`."""
+    sequences = MICROBATCH // TOKEN_RANKS[0]
+    parts = x.unflatten(2, (sequences, x.shape[2] // sequences)).transpose(1, 2)
+    return parts.flatten(2, 3).flatten(0, 1)
+
+
 def _is_replayed(name: str) -> bool:
     """True for a parameter of a recomputed block."""
-    found = re.match(r"layers\\.(\\d+)\\.", name)
+    found = re.match(r"layers\.(\d+)\.", name)
     return found is not None and int(found[1]) % REPLAYED_EVERY == 0
 
 
@@ -184,9 +220,26 @@ class _Replay(torch.autograd.Function):
         with torch.enable_grad():
             made = ctx.run(*inputs)
         return None, *torch.autograd.grad(made, inputs, grad)
-'''
 
-OPTIMIZER = '''
+
+def build_loss(model: nn.Module, mesh: xs.Mesh) -> Callable[[Tensor, Tensor], Tensor]:
+    """`loss(tokens, targets)`: the mean cross entropy of a microbatch, fp32, with weights cast to COMPUTE."""
+
+    def loss(tokens: Tensor, targets: Tensor) -> Tensor:
+        weights = {
+            name: _Placed.apply(p.to(COMPUTE), mesh, USED[_pattern(name)])
+            for name, p in model.named_parameters()
+            if not FACTS.replays or not _is_replayed(name)
+        }
+        wide = functional_call(model, weights, (tokens,)).float()
+        # A mask works on each shard of the vocab; an index would gather the logits.
+        chosen = targets[..., None] == torch.arange(wide.shape[-1], device=wide.device)
+        picked = torch.where(chosen, wide, torch.zeros_like(wide)).sum(-1)
+        return (wide.logsumexp(-1) - picked).mean()
+
+    return loss
+
+
 class AdamW:
     """AdamW with decoupled weight decay; all state has the shardings of the tables.
 
@@ -230,15 +283,14 @@ class AdamW:
         return norm
 
 
-def _zeros(params: dict[str, Tensor], mesh: xs.Mesh, specs: dict[str, Any]) -> dict[str, Tensor]:
+def _zeros(params: dict[str, nn.Parameter], mesh: xs.Mesh, specs: dict[str, Any]) -> dict[str, Tensor]:
     """Zeros with their shardings: annotated later, they would stay replicated."""
     made = {name: torch.zeros(p.shape, device=torch_xla.device()) for name, p in params.items()}
     for name, zeros in made.items():
         xs.mark_sharding(zeros, mesh, specs[_pattern(name)])
     return made
-'''
 
-STEP = '''
+
 def build_step(
     model: nn.Module, optimizer: AdamW, mesh: xs.Mesh, clip_norm: float = 1.0
 ) -> Callable[[np.ndarray, np.ndarray, float], Tensor]:
@@ -287,9 +339,7 @@ def build_evaluate(model: nn.Module, mesh: xs.Mesh) -> Callable[[np.ndarray, np.
     return evaluate
 
 
-def _mean_loss(
-    compiled: Callable[..., Tensor], tokens: np.ndarray, targets: np.ndarray, mesh: xs.Mesh
-) -> Tensor:
+def _mean_loss(compiled: Callable[..., Tensor], tokens: np.ndarray, targets: np.ndarray, mesh: xs.Mesh) -> Tensor:
     """The mean over the microbatches of `compiled(tokens, targets, total, share)`."""
     rows = list(zip(_rows(tokens, mesh), _rows(targets, mesh), strict=True))
     loss, share = _number(0.0), _number(1 / len(rows))
@@ -301,4 +351,3 @@ def _mean_loss(
 def _number(value: float) -> Tensor:
     """A number as an input of the program, not as a constant."""
     return torch.tensor(value).to(torch_xla.device())
-'''

@@ -1,0 +1,1 @@
+"""Functions of emitted programs, in modules that run as they stand; `common/specialise.py` reads them."""
