@@ -27,8 +27,8 @@ from planc.diag.quoting import python_string
 Edit = tuple[int, int, bytes]
 """Bytes of a source from, to, and what replaces them."""
 MARK = re.compile(r"FACTS\.(\w+)")
-BROKEN = re.compile(r"(?m)^(.*[(\[{])\n +([^#\n]*[^,\n])\n *([)\]}].*)$")
-"""A line in brackets of its own, without the comma that keeps it there."""
+BROKEN = re.compile(r"(?m)^(.*[(\[{])\n((?: +[^#\n]*[^,(\[{\n]\n)+?) *([)\]}].*)$")
+"""Lines in brackets of their own, without commas that keep them there."""
 LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 PLAIN = (ast.Name, ast.Attribute, ast.Constant, ast.Tuple)
 ATOMS = (*PLAIN, ast.Call, ast.Subscript, ast.List, ast.Dict, ast.ListComp)
@@ -403,7 +403,8 @@ def _joined(text: str, width: int) -> str:
     """Put what stands in brackets on the line of the brackets where it fits now, as a formatter does."""
 
     def one_line(found: re.Match[str]) -> str:
-        line = "".join(found.groups())
+        inside = " ".join(part.strip() for part in found[2].splitlines()).replace(" .", ".")
+        line = found[1] + inside + found[3]
         return line if len(line) <= width else found[0]
 
     return BROKEN.sub(one_line, text)

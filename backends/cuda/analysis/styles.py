@@ -25,7 +25,8 @@ from planc.ir.sharding import Move, Sharded
 DIVIDED, SHARED, SHARED_KEYS = "DTensorParallel", "ReplicatedInput", "ReplicatedKV"
 UPDATED, OWN_PART, LEFT_TO_LOSS = "LoRAParallel", "PerHeadParamParallel", "HeadOfLoss"
 OWN_ROWS = "VocabParallelEmbedding"
-"""ParallelStyle classes that the emitted file defines."""
+OWN_STYLES = frozenset({DIVIDED, SHARED, SHARED_KEYS, UPDATED, OWN_PART, LEFT_TO_LOSS, OWN_ROWS})
+"""ParallelStyle classes that the emitted file defines (`program/styles.py`); the others are torch's."""
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,11 @@ uses is emitted.
 from __future__ import annotations
 
 from planc.backends.common.source_writer import because, call, fill, lines, tuple_of
+from planc.backends.common.specialise import specialise
 from planc.backends.cuda.analysis.expert_mesh import TorchExpertAxes
 from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.emit import ranks
+from planc.backends.cuda.program.facts import TorchFacts
 from planc.diag.quoting import python_string
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS
@@ -19,17 +21,31 @@ from planc.ir.sharding import ParamSharding
 def functions(roles: AxisRoles) -> str:
     """Emits the functions of expert parallelism that the plan uses, apply_ep last; "" if it uses none."""
     experts = roles.experts
-    sorts = not experts.capacity and bool(experts.exchange or experts.gathers)
+    needed = [*(["expert_modules"] if experts.apart or experts.styled else []), *["ExpertParallel"] * experts.styled]
     parts = [
         _mesh(roles) if experts.own_mesh else "",
-        fill(MODULES, module=python_string(experts.module)) if experts.apart or experts.styled else "",
-        SIZES if sorts else "",
-        UNSORTED if sorts else "",
-        TAKEN if experts.capacity else "",
-        _expert_parallel_class(roles) if experts.styled else "",
+        *specialise("planc.backends.cuda.program", "experts", _facts(roles), needed, width=120),
         _apply(roles) if experts.styled else "",
     ]
     return "\n\n\n".join(p.strip() for p in parts if p)
+
+
+def _facts(roles: AxisRoles) -> TorchFacts:
+    """Returns what the plan of `roles` decides about the routing of rows to experts."""
+    experts, mesh, factor = roles.experts, roles.plan.mesh, roles.plan.route.factor
+    holders = mesh.size(*experts.exchange)
+    return TorchFacts(
+        experts=experts.module,
+        own_expert_axes=experts.apart,
+        capacity=experts.capacity,
+        slots_factor=int(factor) if factor == int(factor) else factor,
+        exchange=experts.name(experts.exchange) if experts.exchange else "",
+        sharing=experts.name(experts.tensor) if experts.tensor else "",
+        gathers_rows=experts.gathers,
+        holders=holders,
+        senders=holders * (mesh.size(*experts.tensor) if experts.gathers else 1),
+        dispatch=_exchange_sentence(experts),
+    )
 
 
 def _mesh(roles: AxisRoles) -> str:
@@ -71,74 +87,6 @@ def build_expert_mesh(mesh: DeviceMesh) -> DeviceMesh:
     return DeviceMesh.from_group(groups, mesh.device_type, ranks, mesh_dim_names=tuple(EXPERT_MESH))
 '''
 
-MODULES = '''
-def expert_modules(model: nn.Module) -> list[nn.Module]:
-    """The experts module of each MoE block."""
-    return [module for path, module in model.named_modules() if path.endswith(<module>)]
-'''
-
-SIZES = '''
-def sizes(counts: torch.Tensor) -> list:
-    """Row counts as Python ints, to allocate buffers. This synchronises with the device."""
-    return counts.tolist()
-'''
-
-TAKEN = '''
-class Taken(torch.autograd.Function):
-    """`rows[places]`. Its backward saves no tensor that a recompute of the forward would have to produce."""
-
-    @staticmethod
-    def forward(ctx, rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        ctx.places, ctx.total = places, len(rows)
-        return rows[places]
-
-    @staticmethod
-    def backward(ctx, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return grad.new_zeros(ctx.total, *grad.shape[1:]).index_copy_(0, ctx.places, grad), None
-'''
-
-UNSORTED = '''
-class Unsorted(torch.autograd.Function):
-    """Scatters `rows` back to the `total` places that they were taken from in this `order`.
-
-    Its backward saves no tensor that a recompute of the forward would have to produce.
-    """
-
-    @staticmethod
-    def forward(ctx, rows: torch.Tensor, order: torch.Tensor, total: int) -> torch.Tensor:
-        ctx.order = order
-        return rows.new_zeros(total, *rows.shape[1:]).index_copy_(0, order, rows)
-
-    @staticmethod
-    def backward(ctx, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return grad[ctx.order], None, None
-'''
-
-
-def _expert_parallel_class(roles: AxisRoles) -> str:
-    """Emits ExpertParallel, the hooks around an experts module."""
-    experts = roles.experts
-    there, each, back = _capacity(experts) if experts.capacity else _dropless(experts)
-    return fill(
-        EXPERT_PARALLEL,
-        what=_exchange_sentence(experts),
-        arguments=", mesh: DeviceMesh" if experts.apart else "",
-        group=f"self.group = mesh.get_group({python_string(experts.name(experts.exchange))})"
-        if experts.exchange
-        else "",
-        sharing=f"self.sharing = mesh[{python_string(experts.name(experts.tensor))}]" if experts.tensor else "",
-        there=lines(*there),
-        each=each,
-        back=_returning(lines(*back)),
-    )
-
-
-def _returning(text: str) -> str:
-    """Returns the code `text` with its last assignment to `rows` turned into a return statement. Appends `return rows`
-    if `text` is empty."""
-    before, _, after = f"\n{text}".rpartition("\nrows = ")
-    return lines(before.lstrip("\n"), f"return {after}") if text else "return rows"
-
 
 def _exchange_sentence(experts: TorchExpertAxes) -> str:
     """Emits sentences for the docstring of ExpertParallel, one for each step of its dispatch."""
@@ -150,177 +98,7 @@ def _exchange_sentence(experts: TorchExpertAxes) -> str:
         if experts.tensor and not experts.gathers
         else "",
     ]
-    return lines(*(f"{p[0].upper()}{p[1:]}." for p in parts if p))
-
-
-EXPERT_PARALLEL = '''
-class ExpertParallel:
-    """Dispatches rows to their experts and combines the results.
-
-    <what>
-
-    Hooks around a module that takes rows [R, D] sorted by expert, the router weight of each row [R], and
-    the number of rows of each expert, and returns rows [R, D].
-    """
-
-    def __init__(self, module: nn.Module<arguments>) -> None:
-        <group>
-        <sharing>
-        module.register_forward_pre_hook(self.dispatch)
-        module.register_forward_hook(self.combine)
-
-    def dispatch(self, module: nn.Module, inputs: tuple) -> tuple:
-        """Send the rows of local tokens to the ranks of their experts."""
-        rows, weights, counts = inputs
-        <there>
-        return rows, weights, <each>
-
-    def combine(self, module: nn.Module, inputs: tuple, rows: torch.Tensor) -> torch.Tensor:
-        """Send the experts' outputs back to the ranks of the tokens."""
-        <back>
-'''
-
-Body = tuple[list[str], str, list[str]]
-"""The lines of dispatch, the expression for the number of rows of each local expert, and the lines of combine."""
-
-
-def _dropless(experts: TorchExpertAxes) -> Body:
-    """Emits dropless routing: every row is sent, so the sizes of the all-to-all are known only at run time."""
-    if experts.gathers:
-        counted = [EXCHANGE_COUNTS, EXCHANGE] if experts.exchange else ["arrived = counts[None]"]
-        there = [*counted, GATHER_COUNTS, PAD, GATHER, ORDER, SORT]
-        return there, EACH, [UNSORT, SCATTER, "rows = rows[: self.length]", *_return_rows(experts)]
-    same, total = ([SAME], [SUM]) if experts.tensor else ([], [])
-    if not experts.exchange:
-        return same, "counts", total
-    there = [EXCHANGE_COUNTS, EXCHANGE, *same, ORDER_OF_ARRIVED, SORT]
-    return there, EACH, [UNSORT, *total, *_return_rows(experts)]
-
-
-def _return_rows(experts: TorchExpertAxes) -> list[str]:
-    return [RETURN] if experts.exchange else []
-
-
-EACH = "[sum(rows) for rows in zip(*here, strict=True)]"
-
-EXCHANGE_COUNTS = """
-# Number of rows that each rank sends to each local expert.
-arrived = torch.empty_like(counts)
-dist.all_to_all_single(arrived, counts, group=self.group)
-arrived, counts = (c.view(self.group.size(), -1) for c in (arrived, counts))
-here, sent = sizes(torch.stack((arrived, counts)))
-self.received, self.sent = [sum(rows) for rows in here], [sum(rows) for rows in sent]""".strip()
-
-EXCHANGE = """
-# Send each row and its router weight to the rank that holds its expert.
-rows, weights = (
-    fc.all_to_all_single_autograd(t, self.received, self.sent, self.group) for t in (rows, weights)
-)""".strip()
-
-RETURN = "rows = fc.all_to_all_single_autograd(rows, self.sent, self.received, self.group)"
-
-ORDER_OF_ARRIVED = """
-# Reorder from sender-major to expert-major.
-expert = torch.arange(arrived.shape[1], device=rows.device).repeat(len(here))
-self.total = len(rows)
-self.order = expert.repeat_interleave(arrived.flatten(), output_size=self.total).argsort(stable=True)""".strip()
-
-SORT = "rows, weights = rows[self.order], weights[self.order]"
-
-UNSORT = "rows = Unsorted.apply(rows, self.order, self.total)"
-
-GATHER_COUNTS = """
-# Tensor-parallel ranks of an expert have different rows, padded to the longest for the all-gather.
-every = arrived.new_empty(self.sharing.size() * len(arrived), arrived.shape[1])
-dist.all_gather_single(every, arrived, group=self.sharing.get_group())
-every = every.unflatten(0, (-1, len(arrived)))
-shared = sizes(every)
-lengths = [sum(map(sum, parts)) for parts in shared]
-here, self.length = [rows for parts in shared for rows in parts], len(rows)""".strip()
-
-PAD = """
-empty = max(lengths) - len(rows)
-rows, weights = F.pad(rows, (0, 0, 0, empty)), F.pad(weights, (0, empty))""".strip()
-
-GATHER = """
-rows, weights = (
-    DTensor.from_local(t, self.sharing, [Shard(0)], run_check=False)
-    .redistribute(placements=[Replicate()])
-    .to_local(grad_placements=[Partial()])
-    for t in (rows, weights)
-)""".strip()
-
-SCATTER = """
-rows = DTensor.from_local(rows, self.sharing, [Partial()], run_check=False)
-rows = rows.redistribute(placements=[Shard(0)]).to_local()""".strip()
-
-SAME = """
-# Tensor-parallel ranks of an expert have the same rows, whose gradients are partial sums over these ranks.
-rows, weights = (
-    DTensor.from_local(t, self.sharing, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
-    for t in (rows, weights)
-)""".strip()
-
-SUM = """
-rows = DTensor.from_local(rows, self.sharing, [Partial()], run_check=False)
-rows = rows.redistribute(placements=[Replicate()]).to_local()""".strip()
-
-ORDER = """
-# Sort by expert over all ranks. Padding sorts last and is cut off.
-expert = torch.arange(arrived.shape[1], device=rows.device).repeat(len(arrived))
-placed = [
-    F.pad(expert.repeat_interleave(counted.flatten(), output_size=n), (0, max(lengths) - n), value=len(expert))
-    for counted, n in zip(every, lengths, strict=True)
-]
-self.total = len(rows)
-self.order = torch.cat(placed).argsort(stable=True)[: sum(lengths)]""".strip()
-
-
-def _capacity(experts: TorchExpertAxes) -> Body:
-    """Emits capacity routing: each expert has the same number of slots on every rank, so sizes are static."""
-    mesh = experts.roles.plan.mesh
-    holders = mesh.size(*experts.exchange)
-    senders = holders * (mesh.size(*experts.tensor) if experts.gathers else 1)
-    there = [fill(PLACES, factor=f"{experts.roles.plan.route.factor:g}")]
-    back = [TAKE]
-    if experts.exchange:
-        there.append(EXCHANGE_EVEN)
-        back.insert(0, RETURN_EVEN)
-    if experts.tensor:
-        there.append(GATHER if experts.gathers else SAME)
-        back.insert(0, SCATTER if experts.gathers else SUM)
-    if senders > 1:
-        there.append(fill(BY_EXPERT, senders=str(senders)))
-        back.insert(0, fill(BY_SENDER, senders=str(senders)))
-    rows = "self.places" if senders == 1 else f"{senders} * self.places"
-    return there, f"[{rows}] * {'len(counts)' if holders == 1 else f'(len(counts) // {holders})'}", back
-
-
-PLACES = """
-# Each expert has this many slots for the tokens of a rank; its first rows take them.
-self.places = math.ceil(len(rows) * <factor> / len(counts))
-expert = torch.arange(len(counts), device=rows.device).repeat_interleave(counts, output_size=len(rows))
-place = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[expert]
-total = len(counts) * self.places
-# A dropped row goes to an extra last slot, which is cut off.
-self.taken = torch.where(place < self.places, expert * self.places + place, total)
-rows, weights = (
-    t.new_zeros(total + 1, *t.shape[1:]).index_copy(0, self.taken, t)[:-1] for t in (rows, weights)
-)
-""".strip()
-
-EXCHANGE_EVEN = "rows, weights = (fc.all_to_all_single_autograd(t, None, None, self.group) for t in (rows, weights))"
-
-RETURN_EVEN = "rows = fc.all_to_all_single_autograd(rows, None, None, self.group)"
-
-BY_EXPERT = """
-# [senders, local experts, slots] to [local experts, senders, slots].
-rows, weights = (t.unflatten(0, (<senders>, -1, self.places)).transpose(0, 1).flatten(0, 2) for t in (rows, weights))
-""".strip()
-
-BY_SENDER = "rows = rows.unflatten(0, (-1, <senders>, self.places)).transpose(0, 1).flatten(0, 2)"
-
-TAKE = "rows = Taken.apply(F.pad(rows, (0, 0, 0, 1)), self.taken)"
+    return "\n    ".join(f"{p[0].upper()}{p[1:]}." for p in parts if p)
 
 
 def _apply(roles: AxisRoles) -> str:

@@ -24,6 +24,27 @@ class TorchFacts:
     kernel_cause: str = ""
     """The sentence that chooses the attention kernel."""
 
+    experts: str = "experts"
+    """The end of the path of a block's experts module."""
+    own_expert_axes: bool = True
+    """The experts' weights are sharded over other axes than those of the rest."""
+    capacity: bool = False
+    """An expert has a number of slots; else every row is sent."""
+    slots_factor: float = 1.25
+    """Slots of all experts for one row."""
+    exchange: str = "ep"
+    """The mesh dimension of the all-to-all of rows; "" without."""
+    sharing: str = "tp"
+    """The mesh dimension of the ranks that share each expert; "" without."""
+    gathers_rows: bool = True
+    """The ranks that share an expert have different rows, which they all-gather."""
+    holders: int = 2
+    """Ranks that each have some of the experts."""
+    senders: int = 4
+    """Ranks from which an expert has rows."""
+    dispatch: str = ""
+    """Sentences, one for each step of the dispatch."""
+
     colocated: bool = True
     """Rank i of a generator is rank i of its trainer; else the generator's ranks follow the trainer's."""
     float8: bool = True
