@@ -299,7 +299,7 @@ def _linear(sharded: Sharded) -> list[str]:
     plan = sharded.plan
     reduce = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}[plan.precision.reduce]
     summed = SUMMED if summed_first(sharded) else ""
-    narrow = narrow_functions(sharded, used=own_gradient(plan), reduce=reduce, summed=summed)
+    narrow = narrow_functions(sharded, used=own_gradient(plan), summed=bool(summed))
     name = "_wide_linear" if narrow else "linear"
     if not own_gradient(plan):
         return [fill(LINEAR, linear=name), IN_DIMS, *narrow]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from planc.backends.common.source_writer import beside, causes, fill
+from planc.backends.common.source_writer import WIDTH, beside, causes, fill
+from planc.backends.common.specialise import specialise
 from planc.backends.xla.analysis.attention import balanced
 from planc.backends.xla.analysis.layouts import casts
 from planc.backends.xla.analysis.padding import padded
@@ -14,130 +15,9 @@ from planc.backends.xla.emit.experts import with_picks
 from planc.backends.xla.emit.offload import offload_functions
 from planc.backends.xla.emit.padding import CUT, padding_functions
 from planc.backends.xla.emit.pipeline import accumulate_function, evaluate_lines
+from planc.backends.xla.program.facts import JaxFacts
 from planc.ir.plan import Noun, Plan
 from planc.ir.sharding import Sharded
-
-MESH = '''
-def build_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """A mesh of the first <count> devices with the axes of MESH."""
-    # Auto: XLA chooses layouts between constraints; Explicit would need annotations in `loss_fn`.
-    kinds = (AxisType.Auto,) * len(MESH)
-    return jax.make_mesh(tuple(MESH.values()), tuple(MESH), kinds, devices=devices)
-'''
-
-MESH_TORUS = '''
-def build_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """A mesh of the first <count> devices, with neighbours along an axis linked on the torus if possible."""
-    found = list(jax.devices() if devices is None else devices)[: math.prod(MESH.values())]
-    # Auto: XLA chooses layouts between constraints; Explicit would need annotations in `loss_fn`.
-    kinds = (AxisType.Auto,) * len(MESH)
-    return Mesh(_on_torus(found), tuple(MESH), axis_types=kinds)
-
-
-def _on_torus(devices: list[jax.Device]) -> np.ndarray:
-    """The devices in the mesh's shape. A mesh axis may use a part of a torus axis."""
-    shape = tuple(MESH.values())
-    try:
-        return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
-    except (NotImplementedError, ValueError):  # the mesh fits no torus: use the devices' order
-        return np.asarray(devices).reshape(shape)
-'''
-
-MESH_SLICES = '''
-def build_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """A mesh of the first <count> devices, with SLICES across slices, and neighbours along an axis linked on
-    each slice's torus if possible."""
-    found = list(jax.devices() if devices is None else devices)[: math.prod(MESH.values())]
-    # Auto: XLA chooses layouts between constraints; Explicit would need annotations in `loss_fn`.
-    kinds = (AxisType.Auto,) * len(MESH)
-    return Mesh(_on_slices(found), tuple(MESH), axis_types=kinds)
-
-
-def _on_slices(devices: list[jax.Device]) -> np.ndarray:
-    """The devices in the mesh's shape. A mesh axis may use a part of a torus axis."""
-    across = tuple(SLICES.get(name, 1) for name in MESH)
-    within = tuple(size // ranks for size, ranks in zip(MESH.values(), across, strict=True))
-    try:
-        return mesh_utils.create_hybrid_device_mesh(within, across, devices, allow_split_physical_axes=True)
-    except (NotImplementedError, ValueError):  # the mesh fits no such torus
-        return np.asarray(devices).reshape(tuple(MESH.values()))
-'''
-
-STATE = '''
-def adamw(
-    betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8, weight_decay: float = 0.1
-) -> optax.GradientTransformation:
-    """AdamW with decoupled decay, without the learning rate, which is an argument of the step."""
-    <chain>
-
-
-def _decayed(params: Any) -> Any:
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: _pattern(jax.tree_util.keystr(path, simple=True, separator=".")) not in NOT_DECAYED,
-        params,
-    )
-
-
-def state_shardings(mesh: Mesh, params: Any, optimizer: optax.GradientTransformation) -> Any:
-    """A NamedSharding for every leaf of the state, for parameters or their shapes."""
-    moments = optax.tree_map_params(
-        optimizer,
-        lambda moment, where: jax.tree.map(lambda _: where, moment),
-        jax.eval_shape(optimizer.init, params),
-        <optimizer>,
-        transform_non_params=lambda _: NamedSharding(mesh, P()),
-        is_leaf=lambda moment: isinstance(moment, optax.MaskedNode),  # a parameter without this moment
-    )
-    return {"params": <params>, "optimizer": moments}
-
-
-def init_state(params: Any, optimizer: optax.GradientTransformation, mesh: Mesh) -> Any:
-    """Sharded parameters, and the optimizer's initial state in its layout."""
-    where = state_shardings(mesh, params, optimizer)
-    params = jax.device_put(params, where["params"])
-    return {
-        "params": params,
-        "optimizer": jax.jit(optimizer.init, out_shardings=where["optimizer"])(params),
-    }
-'''
-"""The optimizer and its state."""
-CHAIN = """
-return optax.chain(
-    optax.scale_by_adam(*betas, eps=eps),
-    optax.add_decayed_weights(weight_decay, mask=_decayed),
-)"""
-CHAIN_NARROW = """
-return narrow(
-    optax.chain(
-        optax.scale_by_adam(*betas, eps=eps),
-        optax.add_decayed_weights(weight_decay, mask=_decayed),
-    )
-)"""
-
-NARROW = '''
-def narrow(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """An optimizer that computes in fp32 and stores its state in OPTIMIZER_DTYPE."""
-
-    def init(params: Any) -> Any:
-        return _in_dtype(optimizer.init(_wide(params)), OPTIMIZER_DTYPE)
-
-    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        updates, moments = optimizer.update(grads, _wide(state), params)
-        return updates, _in_dtype(moments, OPTIMIZER_DTYPE)
-
-    return optax.GradientTransformation(init, update)
-
-
-def _wide(tree: Any) -> Any:
-    """State cast to fp32, for computing."""
-    return _in_dtype(tree, jnp.float32)
-
-
-def _in_dtype(tree: Any, dtype: Any) -> Any:
-    """The tree cast to another dtype, rounded to nearest; counters stay integers."""
-    return jax.tree.map(lambda x: x.astype({"i": x.dtype}.get(x.dtype.kind, dtype)), tree)
-'''
-"""State in dtypes other than fp32."""
 
 STEP = '''
 def build_train_step(
@@ -258,17 +138,13 @@ def _tracing(mesh: Mesh) -> AbstractContextManager[None]:
 '''
 
 
-OPTIONS = '''
-def _compiler_options(mesh: Mesh) -> dict[str, bool | int] | None:
-    """TPU_OPTIONS on a mesh of TPUs; other compilers refuse their names."""
-    return {"tpu": TPU_OPTIONS}.get(mesh.devices.flat[0].platform)
-'''
-
-
 def mesh_function(plan: Plan) -> str:
-    torus = MESH_SLICES if ranks_over_slices(plan) else MESH_TORUS
-    text = torus if plan.cluster.has_tpus else MESH
-    return fill(text, count=str(plan.mesh.devices))
+    facts = JaxFacts(
+        devices=plan.mesh.devices,
+        torus=plan.cluster.has_tpus,
+        slices=plan.cluster.has_tpus and bool(ranks_over_slices(plan)),
+    )
+    return "\n\n\n".join(specialise("planc.backends.xla.program", "mesh", facts, ["build_mesh"], WIDTH))
 
 
 def step_functions(sharded: Sharded) -> list[str]:
@@ -287,7 +163,8 @@ def step_functions(sharded: Sharded) -> list[str]:
         **_held(plan),
     )
     gathered = [_gathered(plan)] if _gathers_first(plan) else []
-    functions = [step, *([OPTIONS] if options else []), _accumulate(sharded), *gathered]
+    options_of = specialise("planc.backends.xla.program", "mesh", JaxFacts(), ["_compiler_options"], WIDTH)
+    functions = [step, *(options_of if options else []), _accumulate(sharded), *gathered]
     functions += [TRACING if casts(plan) else TRACING_FP32]
     functions += [*offload_functions(sharded), *padding_functions(sharded)]
     functions = [with_picks(text) for text in functions] if plan.model.top_k else functions
@@ -300,10 +177,15 @@ def _compiled(plan: Plan) -> str:
 
 def state_functions(plan: Plan) -> list[str]:
     """Return the source of the functions that build the optimizer and its state, and that round state."""
-    narrow = narrow_state(plan)
-    chain = CHAIN_NARROW if narrow else CHAIN
-    state = fill(STATE, chain=chain.strip("\n"), optimizer=_layouts(plan, "optimizer"), params=_layouts(plan, "params"))
-    return [state, *([NARROW] if narrow else [])]
+    facts = JaxFacts(
+        narrow_state=narrow_state(plan),
+        params_on_host="params" in plan.offloaded,
+        optimizer_on_host="optimizer" in plan.offloaded,
+    )
+    functions = specialise("planc.backends.xla.program", "state", facts, ["adamw", "init_state"], WIDTH)
+    if facts.narrow_state:
+        functions += specialise("planc.backends.xla.program", "narrow_state", facts, ["narrow"], WIDTH)
+    return functions
 
 
 def _layouts(plan: Plan, noun: Noun) -> str:

@@ -57,6 +57,39 @@ class JaxFacts:
         """The words about a gradient of the loss that waits for its backward; "" without."""
         return ", which waits" if self.forwards_first else ""
 
+    devices: int = 1
+    """Devices of the mesh."""
+    torus: bool = True
+    """The devices are linked as a torus."""
+    slices: bool = True
+    """Mesh axes have ranks in several slices."""
+
+    @property
+    def arranged(self) -> str:
+        """How the mesh's axes lie on the devices."""
+        if self.slices:
+            return "with SLICES across slices, and neighbours along an axis linked on each slice's torus if possible"
+        return (
+            "with neighbours along an axis linked on the torus if possible" if self.torus else "with the axes of MESH"
+        )
+
+    narrow_state: bool = True
+    """State is stored in other dtypes than fp32."""
+    params_on_host: bool = True
+    """Parameters rest in host memory."""
+    optimizer_on_host: bool = True
+    """The optimizer's state rests in host memory."""
+    updates_where_it_rests: bool = True
+    """An update is computed in the layout in which parameters rest."""
+    some_layers_wide: bool = True
+    """Some layers multiply in the compute dtype what others quantize."""
+    several_stacks: bool = True
+    """The layers are in several stacks, by kind."""
+    reduce: str = "fp32"
+    """The dtype in which gradients are summed: fp32 or bf16."""
+    sums_stated: bool = True
+    """A weight's gradient gets a layout before its sum."""
+
     float8: bool = True
     """A generator holds matrices as float8, with scales."""
     block: int = 128
