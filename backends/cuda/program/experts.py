@@ -26,7 +26,7 @@ def sizes(counts: torch.Tensor) -> list:
     return counts.tolist()
 
 
-class Unsorted(torch.autograd.Function):
+class UnsortedRows(torch.autograd.Function):
     """Scatters `rows` back to the `total` places that they were taken from in this `order`.
 
     Its backward saves no tensor that a recompute of the forward would have to produce.
@@ -161,7 +161,7 @@ class ExpertParallel:
         if FACTS.capacity and FACTS.senders > 1:
             rows = rows.unflatten(0, (-1, FACTS.senders, self.places)).transpose(0, 1).flatten(0, 2)
         if not FACTS.capacity and (FACTS.exchange or FACTS.gathers_rows):
-            rows = Unsorted.apply(rows, self.order, self.total)
+            rows = UnsortedRows.apply(rows, self.order, self.total)
         if FACTS.sharing:
             placed = DTensor.from_local(rows, self.sharing, [Partial()], run_check=False)
             rows = placed.redistribute(placements=[Shard(0) if FACTS.gathers_rows else Replicate()]).to_local()
