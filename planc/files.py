@@ -7,9 +7,13 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from math import isfinite
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    from json import JSONDecoder
 
 MAX_TEXT_BYTES = 16_000_000
 """Largest text that people write: plans, presets, configs."""
@@ -93,11 +97,20 @@ def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
     twice, an integer beyond 64 bits or, unless `finite` is False, a number that is NaN, infinite or beyond fp64."""
     import json
 
-    hooks: dict[str, Any] = {"parse_float": _finite, "parse_constant": _finite} if finite else {}
+    if isinstance(text, bytes):
+        text = text.decode(json.detect_encoding(text), "surrogatepass")
     try:
-        return json.loads(text, parse_int=_whole, object_pairs_hook=_unique, **hooks)
+        return _json_decoder(finite).decode(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+@cache
+def _json_decoder(finite: bool) -> JSONDecoder:
+    from json import JSONDecoder
+
+    hooks: dict[str, Any] = {"parse_float": _finite, "parse_constant": _finite} if finite else {}
+    return JSONDecoder(parse_int=_whole, object_pairs_hook=_unique, **hooks)
 
 
 def parse_toml(text: str, *, finite: bool = True) -> dict[str, Any]:
