@@ -7,9 +7,13 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from math import isfinite
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    from json import JSONDecoder
 
 MAX_TEXT_BYTES = 16_000_000
 """Largest text that people write: plans, presets, configs."""
@@ -92,12 +96,28 @@ def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
     """Return the value of the JSON `text`. Raises ValueError if `text` is not JSON, is nested too deeply, or has a key
     twice, an integer beyond 64 bits or, unless `finite` is False, a number that is NaN, infinite or beyond fp64."""
     import json
+    import re
 
-    hooks: dict[str, Any] = {"parse_float": _finite, "parse_constant": _finite} if finite else {}
+    if isinstance(text, bytes):
+        text = text.decode(json.detect_encoding(text), "surrogatepass")
     try:
-        return json.loads(text, parse_int=_whole, object_pairs_hook=_unique, **hooks)
+        return _json_decoder(finite, re.search(LONG_NUMBER, text) is not None).decode(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+LONG_NUMBER = r"[0-9]{19}|[0-9][eE][+-]?[0-9]{3}"
+"""Matches each number beyond 64 bits or fp64, and others."""
+
+
+@cache
+def _json_decoder(finite: bool, long_numbers: bool) -> JSONDecoder:
+    from json import JSONDecoder
+
+    hooks: dict[str, Any] = {"parse_constant": _finite} if finite else {}
+    if long_numbers:  # a call for each number, which takes longer than all else
+        hooks |= {"parse_int": _whole} | ({"parse_float": _finite} if finite else {})
+    return JSONDecoder(object_pairs_hook=_unique, **hooks)
 
 
 def parse_toml(text: str, *, finite: bool = True) -> dict[str, Any]:

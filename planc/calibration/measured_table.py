@@ -20,7 +20,7 @@ from planc.diag.span import Span
 from planc.files import MAX_TEXT_BYTES, parse_json, read_text
 
 COLUMNS = ("plan", "seconds", "receipt", "peak_bytes")
-MAX_RUNS = 1000
+MAX_RUNS = 10_000
 MOST = 1e18
 """Upper bound on numbers in a table, seconds or bytes; larger ones are errors."""
 

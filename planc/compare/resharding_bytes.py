@@ -7,6 +7,7 @@ i of plan B: it receives only the elements of its shards under B that it did not
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from itertools import pairwise, takewhile
 
 from planc.diag.fast_dataclass import dataclass
@@ -15,7 +16,7 @@ from planc.ir.mesh import Axis
 from planc.ir.plan import Noun
 from planc.ir.sharding import Sharded
 from planc.ir.updates import moment_elements, moments_of
-from planc.sharding.shard_intervals import Runs, StoredLayout, layers_on_rank, length, shared, stored_layout
+from planc.sharding.shard_intervals import StoredLayout, layers_on_rank, length, shared, stored_layout
 
 ELEMENT_BYTES = 4
 """Checkpoints are stored in fp32, whatever the compute dtype."""
@@ -86,6 +87,13 @@ class _Tensor:
     def axes(self) -> tuple[Axis, ...]:
         return (*self.before.axes, *self.after.axes)
 
+    @cached_property
+    def cut(self) -> tuple[list[int], int]:
+        """The storage dimensions that axes shard before or after, and the product of the lengths of the others."""
+        dims = range(len(self.after.used))
+        cut = [dim for dim in dims if self.before.axes_of[dim] or self.after.axes_of[dim]]
+        return cut, _product(length(self.after.on_dim_of(dim, 0)) for dim in dims if dim not in cut)
+
 
 def _tensors(before: Sharded, after: Sharded, rests: tuple[StateLayout, StateLayout]) -> Iterator[_Tensor]:
     found: dict[tuple[StoredLayout, StoredLayout], dict[tuple[object, ...], tuple[str, int]]] = {}
@@ -113,15 +121,13 @@ def _arrays(before: Sharded, after: Sharded, t: _Tensor, rank: int, had: bool) -
 def _of_rank(t: _Tensor, rank: int, arrays: int, both: int) -> tuple[int, int]:
     """Return the bytes of `t` that `rank` needs under the new layout, and how many of these it receives: all but its
     old part of `both` of the `arrays`."""
-    piece = t.after.piece(rank) if arrays else ()
-    needed = missing = arrays * _product(map(length, piece))
-    if both and needed:
-        missing -= both * _overlap(t.before.piece(rank), piece)
-    return needed * ELEMENT_BYTES, missing * ELEMENT_BYTES
-
-
-def _overlap(one: tuple[Runs, ...], other: tuple[Runs, ...]) -> int:
-    return _product(map(shared, one, other))
+    cut, whole = t.cut
+    needed, common = arrays * whole, both * whole
+    for dim in cut if arrays else ():
+        runs = t.after.on_dim_of(dim, rank)
+        needed *= length(runs)
+        common *= shared(t.before.on_dim_of(dim, rank), runs) if common else 0
+    return needed * ELEMENT_BYTES, (needed - common) * ELEMENT_BYTES
 
 
 def _product(values: Iterable[int]) -> int:

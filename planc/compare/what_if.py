@@ -12,7 +12,7 @@ from typing import Any
 from planc.costing import CostedPlan
 from planc.costing.machine.axis_orders import row_seconds
 from planc.costing.machine.group import device_group
-from planc.costing.routes.algorithms import machine_of
+from planc.costing.routes.algorithms import machine_of, unchanged_machine
 from planc.costing.routes.busy import busy_seconds
 from planc.costing.routes.fabric import NoPathError
 from planc.diag.diagnostic import Diagnostic
@@ -137,7 +137,7 @@ def _on(plan: Plan, changes: tuple[Change, ...]) -> Plan:
 def _changed(cluster: Cluster, changes: tuple[Change, ...]) -> Cluster:
     """Return `cluster` with `changes`, and with the graph of before, which is built once."""
     found = replace(cluster, changes=changes)
-    found.cache.share(cluster.cache, unchanged_links)
+    found.cache.share(cluster.cache, unchanged_links, unchanged_machine)
     return found
 
 

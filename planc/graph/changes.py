@@ -63,8 +63,9 @@ def _rated(links: MachineLinks, numbers: Iterable[int], share: float) -> Machine
     removes the cables."""
     cables, chosen = list(links.cables), {*numbers}
     if share:
-        slower = (*(c._replace(share=c.share * share) if i in chosen else c for i, c in enumerate(cables)),)
-        return replace(links, cables=slower)
+        for i in chosen:
+            cables[i] = cables[i]._replace(share=cables[i].share * share)
+        return replace(links, cables=(*cables,))
     if links.shape and any(links.vertices[end].place for i in chosen for end in cables[i][:2]):
         raise ChangeError("a torus without one of its links is not routed: say what share of it is left, `at 5 %`")
     return replace(links, cables=(*(c for i, c in enumerate(cables) if i not in chosen),), symmetry=None)
@@ -152,10 +153,8 @@ def _rail_of(name: str) -> int:
 
 
 def _oversubscription(links: MachineLinks, change: Change) -> MachineLinks:
-    above = [
-        i for i, c in enumerate(links.cables)
-        if all(links.vertices[end].kind in SWITCHES and links.vertices[end].unit < 0 for end in (c.source, c.target))
-    ]  # fmt: skip
+    switches = {i for i, v in enumerate(links.vertices) if v.unit < 0 and v.kind in SWITCHES}
+    above = [i for i, c in enumerate(links.cables) if c.source in switches and c.target in switches]
     if not above:
         raise ChangeError("the machine has no links between switches of a network")
     return _rated(links, above, 1 / change.value)

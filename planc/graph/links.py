@@ -88,8 +88,8 @@ class MachineLinks:
     @cached_property
     def devices(self) -> tuple[int, ...]:
         """The vertex of each rank, as an index of `vertices`, in rank order."""
-        ranked = [(v.device, i) for i, v in enumerate(self.vertices) if v.device >= 0]
-        return tuple(i for _, i in sorted(ranked))
+        found, vertices = [i for i, v in enumerate(self.vertices) if v.device >= 0], self.vertices
+        return tuple(sorted(found, key=lambda i: vertices[i].device))  # most machines number them so
 
     @property
     def chips(self) -> int:

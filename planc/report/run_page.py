@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from math import isfinite
+from functools import cached_property, partial
+from itertools import pairwise
+from math import isfinite, nan
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -14,13 +17,15 @@ from planc.picture.marks import Picture
 from planc.picture.units import gib, percent, seconds
 from planc.report.data import Data, PageView
 from planc.report.plan_page import Number
-from planc.trainer.telemetry.goodput import measured_goodput
+from planc.trainer.telemetry.goodput import RunClock
 from planc.trainer.telemetry.metrics_file import NAME, Record, read_metrics
 from planc.version import __version__
 
 MOST_POINTS = 500
 """Number of points of a curve; longer ones keep the minimum and maximum of each interval."""
 MOST_EVENTS = 100
+FIGURES = ("steps", "loss", "tokens_per_s", "memory_gib", "step_s", "mfu")
+"""Fields of a step that are read."""
 MOST_BYTES = 500_000_000
 """Largest metrics file (bytes) that is read."""
 USES = (
@@ -149,34 +154,92 @@ def metrics_of(path: Path) -> Path:
     return found[0]
 
 
-def run_page(path: Path, command: str) -> RunPage:
+def run_page(path: Path, command: str, passed: Callable[[float], object] = bool) -> RunPage:
     """Return the page of the run at `path`, its folder or its metrics file. `command` is the command line that writes
-    the page.
+    the page, and `passed` is called with the share of the file that has been read.
 
     Raises RunError if there is no valid metrics file, and OSError if it cannot be read.
     """
-    file = metrics_of(path)
+    file, run = metrics_of(path), _Run()
     if file.is_file() and file.stat().st_size > MOST_BYTES:
         raise RunError(f"{file}: more than {MOST_BYTES / 1e6:,.0f} MB")
-    records = [r for r in read_metrics(file) if isinstance(r.get("time"), int | float) and isfinite(r["time"])]
-    starts = [r for r in records if r["kind"] == "start"]
-    if not starts or all(r["kind"] != "step" for r in records):
-        raise RunError(f"{file}: no start and step of a run of planc train")
     try:
-        return _page(file, records, starts, _last_of_each(records, "step"), command)
+        for record in read_metrics(file, passed):
+            if isinstance(record.get("time"), int | float) and isfinite(record["time"]):
+                run.add(record)
+        if run.first is not None and run.columns["step"]:
+            return _page(file, run, run.first, command)
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise RunError(f"{file}: not as planc writes it: {type(error).__name__}: {error}") from error
+    raise RunError(f"{file}: no start and step of a run of planc train")
 
 
-def _page(file: Path, records: list[Record], starts: list[Record], steps: list[Record], command: str) -> RunPage:
-    first = starts[0]
-    again = tuple(sorted({int(s["done"]) for s in starts[1:]}))
+class _Run:
+    """What a page needs of a run's records: a few numbers of each step, the first and the last start, ..."""
+
+    def __init__(self) -> None:
+        self.clock = RunClock()
+        self.first: Record | None = None
+        self.last: Record = {}
+        """The last start."""
+        self.restarts: set[int] = set()
+        """Steps at which the run was started again."""
+        self.ending: Record = {}
+        """The last start or end."""
+        self.columns = {name: array("d") for name in ("step", *FIGURES)}
+        """The figures of each step; NaN where it has none."""
+        self.held_out: dict[int, float] = {}
+        self.events: deque[tuple[Record, int]] = deque(maxlen=MOST_EVENTS)
+        """The last events other than steps, each with the step before it."""
+        self._step = 0
+
+    def add(self, record: Record) -> None:
+        """Note the next record. Raises KeyError, TypeError or ValueError for one that planc never writes."""
+        self.clock.add(record)
+        kind = record["kind"]
+        self._step = int(record.get("step") or record.get("done") or self._step)
+        if kind == "step":
+            self.columns["step"].append(int(record["step"]))
+            for name in FIGURES:
+                value = record.get(name)
+                self.columns[name].append(nan if value is None else value)
+        elif kind == "held_out":
+            self.held_out[int(record["step"])] = record["loss"]
+        elif kind in EVENTS:
+            self.events.append((record, self._step))
+        if kind == "start":
+            if self.first is not None:
+                self.restarts.add(int(record["done"]))
+            self.first, self.last = self.first or record, record
+        if kind in ("start", "end"):
+            self.ending = record
+
+    @cached_property
+    def order(self) -> Sequence[int]:
+        """Index of each step, in the order of their numbers. If a step was repeated, the last record counts."""
+        steps = self.columns["step"]
+        if all(a < b for a, b in pairwise(steps)):
+            return range(len(steps))
+        return [at for _, at in sorted({step: at for at, step in enumerate(steps)}.items())]
+
+    def numbers(self, name: str, first: int = 0) -> list[tuple[int, float]]:
+        """Return (step, value) of each step that has the figure `name`, without the `first` ones."""
+        steps, values = self.columns["step"], self.columns[name]
+        return [(int(steps[at]), values[at]) for at in self.order[first:] if isfinite(values[at])]
+
+    def step_seconds(self) -> list[float]:
+        """Return the seconds of each step but the first, which compiles, unless it is the only one."""
+        return [value for _, value in self.numbers("step_s", 1 if len(self.order) > 1 else 0)]
+
+
+def _page(file: Path, run: _Run, first: Record, command: str) -> RunPage:
+    again = tuple(sorted(run.restarts))
     again = again[:: -(-len(again) // MOST_EVENTS) or 1]  # marks on the curves: of more starts, one in so many
-    predictions: dict[str, Any] = starts[-1].get("predicted") or {}
-    losses = _losses(records, steps, again)
-    speed = _figure(steps, "tokens_per_s", predictions.get("tokens_per_s"), again, "tokens each second")
-    memory = _figure(steps, "memory_gib", predictions.get("memory_gib"), again, "GiB of rank 0")
-    goodput = _goodput(records, predictions.get("goodput"))
+    predictions: dict[str, Any] = run.last.get("predicted") or {}
+    losses = _losses(run, again)
+    speed = _figure(run, "tokens_per_s", predictions.get("tokens_per_s"), again, "tokens each second")
+    memory = _figure(run, "memory_gib", predictions.get("memory_gib"), again, "GiB of rank 0")
+    goodput = _goodput(run, predictions.get("goodput"))
     name = file.parent.name if file.name == NAME else file.name.removesuffix(f".{NAME}")
     return RunPage(
         planc_version=__version__,
@@ -184,26 +247,15 @@ def _page(file: Path, records: list[Record], starts: list[Record], steps: list[R
         target=str(first["target"]),
         devices=int(first["devices"]),
         plan_sha256=str(first["plan_sha256"]),
-        verdict=_verdict(records, steps, losses, speed, goodput),
+        verdict=_verdict(run, losses, speed, goodput),
         losses=losses,
         speed=speed,
         memory=memory,
-        compared=_compared(starts[-1], steps, speed, memory, goodput),
+        compared=_compared(run, speed, memory, goodput),
         goodput=goodput,
-        events=tuple(_events(records, float(first["time"])))[-MOST_EVENTS:],
+        events=tuple(_events(run, float(first["time"]))),
         command=command,
     )
-
-
-def _last_of_each(records: Sequence[Record], kind: str) -> list[Record]:
-    """Return the records of a `kind` in the order of their steps. If a step was repeated, the last record counts."""
-    return [r for _, r in sorted({int(r["step"]): r for r in records if r["kind"] == kind}.items())]
-
-
-def _numbers(records: Sequence[Record], name: str) -> list[tuple[int, float]]:
-    """Return (step, value) of each record that has the field `name`."""
-    pairs = ((int(r["step"]), r.get(name)) for r in records)
-    return [(step, float(value)) for step, value in pairs if value is not None and isfinite(value)]
 
 
 def _series(pairs: list[tuple[int, float]], predicted: float | None) -> Series | None:
@@ -216,44 +268,55 @@ def _series(pairs: list[tuple[int, float]], predicted: float | None) -> Series |
 
 def _fewer(pairs: list[tuple[int, float]]) -> list[tuple[int, float]]:
     """Return at most 500 of the points, in order: the minimum and the maximum of each of 250 intervals."""
-    if len(pairs) <= MOST_POINTS:
+    if (stretch := _interval(pairs)) == 1:
         return pairs
-    stretch = -(-2 * len(pairs) // MOST_POINTS)
     pieces = [pairs[i : i + stretch] for i in range(0, len(pairs), stretch)]
     ends = [{min(p, key=_value), max(p, key=_value)} for p in pieces]
     return [point for pair in ends for point in sorted(pair)]
+
+
+def _interval(pairs: list[tuple[int, float]]) -> int:
+    """Return the number of points of which two are drawn; 1: all are."""
+    return 1 if len(pairs) <= MOST_POINTS else -(-2 * len(pairs) // MOST_POINTS)
+
+
+def _drawn(pairs: list[tuple[int, float]]) -> str:
+    """Return a sentence that says which of the points a curve has; "" if it has all."""
+    every = _interval(pairs)
+    return f" Of every {every:,} steps the lowest and the highest are drawn." if every > 1 else ""
 
 
 def _value(point: tuple[int, float]) -> float:
     return point[1]
 
 
-def _losses(records: list[Record], steps: list[Record], again: tuple[int, ...]) -> RunLosses | None:
-    train = _series(_numbers(steps, "loss"), None)
+def _losses(run: _Run, again: tuple[int, ...]) -> RunLosses | None:
+    pairs = run.numbers("loss")
+    train = _series(pairs, None)
     if train is None:
         return None
-    held = _series(_numbers(_last_of_each(records, "held_out"), "loss"), None)
+    held_out = sorted(run.held_out.items())
+    held = _series([(step, float(v)) for step, v in held_out if v is not None and isfinite(v)], None)
     summary = f"The loss goes from {train.values[0]:.4f} to {train.values[-1]:.4f} nats a token"
     if held is not None:
         summary += f", held out from {held.values[0]:.4f} to {held.values[-1]:.4f}"
-    return RunLosses(train=train, held_out=held, starts=again, summary=f"{summary}.")
+    return RunLosses(train=train, held_out=held, starts=again, summary=f"{summary}.{_drawn(pairs)}")
 
 
-def _figure(
-    steps: list[Record], name: str, predicted: float | None, again: tuple[int, ...], what: str
-) -> Figure | None:
-    series = _series(_numbers(steps, name), predicted)
+def _figure(run: _Run, name: str, predicted: float | None, again: tuple[int, ...], what: str) -> Figure | None:
+    pairs = run.numbers(name)
+    series = _series(pairs, predicted)
     if series is None:
         return None
     text = partial("{:,.0f}".format) if name == "tokens_per_s" else gib
     summary = f"Usually {text(series.usual)} {what}"
     if predicted is not None:
         summary += f"; {text(predicted)} were predicted"
-    return Figure(series=series, starts=again, summary=f"{summary}.")
+    return Figure(series=series, starts=again, summary=f"{summary}.{_drawn(pairs)}")
 
 
-def _goodput(records: list[Record], predicted: float | None) -> RunSeconds | None:
-    found = measured_goodput(records)
+def _goodput(run: _Run, predicted: float | None) -> RunSeconds | None:
+    found = run.clock.goodput()
     if found is None or not found.wall_s > 0:
         return None
     parts = {n: getattr(found, n) for n in ("productive_s", "redone_s", "checkpoint_s", "restart_s", "stall_s")}
@@ -262,16 +325,10 @@ def _goodput(records: list[Record], predicted: float | None) -> RunSeconds | Non
     return RunSeconds(**parts, wall_s=found.wall_s, share=found.share, predicted=predicted, summary=summary)
 
 
-def _compared(
-    start: Record,
-    steps: list[Record],
-    speed: Figure | None,
-    memory: Figure | None,
-    goodput: RunSeconds | None,
-) -> Comparison | None:
+def _compared(run: _Run, speed: Figure | None, memory: Figure | None, goodput: RunSeconds | None) -> Comparison | None:
+    start, times = run.last, run.step_seconds()
     predictions: dict[str, Any] = start.get("predicted") or {}
-    times = [value for _, value in _numbers(steps[1:] or steps, "step_s")]
-    mfu = [value for _, value in _numbers(steps, "mfu")]
+    mfu = [value for _, value in run.numbers("mfu")]
     pairs: list[tuple[str, str, str, float | None, Callable[[float], str]]] = [
         ("step", "s", "step_time_s", median(times) if times else None, seconds),
         ("tokens/s", "", "tokens_per_s", speed.series.usual if speed else None, "{:,.0f}".format),
@@ -303,33 +360,26 @@ def _compared(
     return Comparison(rows=rows, summary=f"Predicted over measured, less one: {errors}.")
 
 
-def _events(records: list[Record], began: float) -> Iterator[Happened]:
-    step = 0
-    for r in records:
-        step = int(r.get("step") or r.get("done") or step)
-        text = {
-            "start": lambda r: f"started on {int(r['devices']):,} devices for {r['target']}",
-            "saved": lambda r: f"saved in {seconds(r['write_s'])}; training waited {seconds(r['stall_s'])}",
-            "not_saved": lambda r: f"not saved: {r['why']}",
-            "skipped": lambda r: f"no update: {r['why']}",
-            "end": lambda r: f"ended: {r['why']}",
-        }.get(r["kind"])
-        if text is not None:
-            yield Happened(after_s=float(r["time"]) - began, step=step, what=text(r))
+EVENTS: dict[str, Callable[[Record], str]] = {
+    "start": lambda r: f"started on {int(r['devices']):,} devices for {r['target']}",
+    "saved": lambda r: f"saved in {seconds(r['write_s'])}; training waited {seconds(r['stall_s'])}",
+    "not_saved": lambda r: f"not saved: {r['why']}",
+    "skipped": lambda r: f"no update: {r['why']}",
+    "end": lambda r: f"ended: {r['why']}",
+}
+"""What happened, in words, by the kind of a record."""
 
 
-def _verdict(
-    records: list[Record],
-    steps: list[Record],
-    losses: RunLosses | None,
-    speed: Figure | None,
-    goodput: RunSeconds | None,
-) -> RunVerdict:
-    last, whole = int(steps[-1]["step"]), int(steps[-1]["steps"])
-    ends = [r for r in records if r["kind"] in ("start", "end")]
-    why = str(ends[-1]["why"]) if ends[-1]["kind"] == "end" else "still running, or cut off"
+def _events(run: _Run, began: float) -> Iterator[Happened]:
+    for r, step in run.events:
+        yield Happened(after_s=float(r["time"]) - began, step=step, what=EVENTS[r["kind"]](r))
+
+
+def _verdict(run: _Run, losses: RunLosses | None, speed: Figure | None, goodput: RunSeconds | None) -> RunVerdict:
+    last, whole = (int(run.columns[name][run.order[-1]]) for name in ("step", "steps"))
+    why = str(run.ending["why"]) if run.ending["kind"] == "end" else "still running, or cut off"
     headline = f"{last:,} of {whole:,} steps, {why}"
-    times = [value for _, value in _numbers(steps[1:] or steps, "step_s")]
+    times = run.step_seconds()
     loss = losses.train.values[-1] if losses else 0.0
     numbers = (
         Number(

@@ -17,7 +17,7 @@ from planc.ir.model import Param
 from planc.ir.plan import Noun, Plan
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.sharding.stage_assignment import virtual_stages
-from planc.sharding.transfer_core import MeshAxis, TensorLayout, runs_of
+from planc.sharding.transfer_core import MeshAxis, TensorLayout, repeat_within, shard_range, stored_range, subrange
 
 Runs = tuple[tuple[int, int], ...]
 """Half-open intervals (first index, one past the last), in order."""
@@ -61,10 +61,10 @@ class StoredLayout:
 
     def piece(self, rank: int) -> tuple[Runs, ...]:
         """Return, for each storage dimension, the intervals of indices that `rank` holds."""
-        return tuple([self._on_dim(dim, rank) for dim in range(len(self.used))])
+        return tuple([self.on_dim_of(dim, rank) for dim in range(len(self.used))])
 
     @cached_property
-    def _axes_of(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+    def axes_of(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """For each storage dimension, the stride and the size of the axes that determine the intervals."""
         inside = [[a for _, _, axes in cuts for a in axes] for cuts in self.used]
         more = [self.stored if dim == self.on_dim else () for dim in range(len(self.used))]
@@ -72,13 +72,14 @@ class StoredLayout:
 
     @cached_property
     def _found(self) -> dict[tuple[int, ...], Runs]:
-        """Intervals by dimension and the coordinates along its axes."""
+        """Intervals by dimension and the coordinates along its axes; in compute alone, by -1 - dimension."""
         return {}
 
-    def _on_dim(self, dim: int, rank: int) -> Runs:
-        key = (dim, *[rank // stride % size for stride, size in self._axes_of[dim]])
+    def on_dim_of(self, dim: int, rank: int) -> Runs:
+        """Return the intervals of indices of storage dimension `dim` that `rank` holds."""
+        key = (dim, *[rank // stride % size for stride, size in self.axes_of[dim]])
         if (runs := self._found.get(key)) is None:
-            runs = self._found[key] = runs_of(self.plain, dim, rank)
+            runs = self._found[key] = self._intervals(dim, rank)
         return runs
 
     @cached_property
@@ -87,6 +88,22 @@ class StoredLayout:
         used = tuple(tuple((n, inside, _pairs(axes)) for n, inside, axes in cuts) for cuts in self.used)
         on_dim = self.on_dim if self.on_dim is not None and self.stored else -1
         return TensorLayout(used, _pairs(self.stored) if on_dim >= 0 else (), on_dim)
+
+    def _intervals(self, dim: int, rank: int) -> Runs:
+        key = (-1 - dim, *[rank // a.stride % a.size for _, _, axes in self.used[dim] for a in axes])
+        if (runs := self._found.get(key)) is None:
+            runs = ((0, prod(whole for whole, _, _ in self.used[dim])),)
+            for whole, inside, axes in self.used[dim]:
+                if axes:
+                    runs = repeat_within(runs, whole, inside, shard_range(whole, _pairs(axes), rank))
+            self._found[key] = runs
+        if dim == self.on_dim and self.stored:
+            runs = subrange(runs, *stored_range(length(runs), self._storing, rank))
+        return runs
+
+    @cached_property
+    def _storing(self) -> tuple[MeshAxis, ...]:
+        return _pairs(self.stored)
 
 
 def held(sharded: Sharded, layout: StoredLayout, stages: tuple[int, ...]) -> TensorLayout:
@@ -165,11 +182,15 @@ def _note_storing(length: int, axes: tuple[Axis, ...], holders: dict[Axis, int])
 
 def length(runs: Runs) -> int:
     """Return the number of indices in the intervals `runs`."""
-    return sum(b - a for a, b in runs)
+    if len(runs) == 1:
+        return runs[0][1] - runs[0][0]
+    return sum([b - a for a, b in runs])
 
 
 def shared(one: Runs, other: Runs) -> int:
     """Return the number of indices that are in both `one` and `other`, two lists of sorted intervals."""
+    if one == other:
+        return length(one)
     total, i, j = 0, 0, 0
     while i < len(one) and j < len(other):
         total += max(0, min(one[i][1], other[j][1]) - max(one[i][0], other[j][0]))

@@ -148,7 +148,7 @@ BAD = {
     "plan,seconds,receipt\ntp.plan,,\n": "either `seconds` or a `receipt`",
     "plan,seconds,peak_bytes\ntp.plan,1,much\n": "peak_bytes = much",
     "plan,seconds\ntp.plan,1\nother.plan,1\n": "other.plan is on v5p, other plans on h100",
-    "plan,seconds\n" + "tp.plan,1\n" * 1001: "more than 1000 runs",
+    "plan,seconds\n" + "tp.plan,1\n" * 10_001: "more than 10000 runs",
 }
 BAD_JSON = {
     "{}": "not a list of objects",

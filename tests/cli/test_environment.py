@@ -15,6 +15,9 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = (
     ["check", "plans/tiny.plan"], ["cost", "plans/tiny.plan"], ["diff", "plans/tiny.plan", "plans/tiny_moe.plan"],
     ["cost", "plans/tiny.plan", "--format", "json"], ["expand", "plans/tiny.plan"], ["explain", "E0501"],
+    ["sync", "plans/serve/qwen3_8b_apart.plan"], ["check", "plans/serve/qwen3_8b_apart.plan"],
+    ["import", "tests/field/inputs/megatron-rampup.sh", "--cluster", "1 x h100_node"],
+    ["export", "plans/tiny.plan", "--onto", "tests/field/inputs/megatron-rampup.sh"],
     ["check", "ä.plan"], ["lower", "plans/tiny.plan", "--target", "cuda"], ["graph", "plans/tiny.plan"],
 )  # fmt: skip
 RUN = f"""import os, sys

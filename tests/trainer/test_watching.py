@@ -35,7 +35,7 @@ def preset(folder: Path, watch: str, checkpoint: str = "") -> Path:
 
 def test_every_run_writes_metrics(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert work(monkeypatch, BigramRuntime(), tmp_path, "--steps", "3") == 0
-    records = read_metrics(tmp_path / "r.metrics.jsonl")
+    records = [*read_metrics(tmp_path / "r.metrics.jsonl")]
     assert [r["kind"] for r in records] == ["start", "held_out", "step", "step", "step", "held_out", "end"]
     start, steps, end = records[0], [r for r in records if r["kind"] == "step"], records[-1]
     assert (start["devices"], start["tokens_per_step"], start["done"]) == (4, 1024, 0)
@@ -48,7 +48,7 @@ def test_every_run_writes_metrics(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_a_run_that_fails_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert work(monkeypatch, BigramRuntime(breaks_at=2), tmp_path) == 1
-    assert read_metrics(tmp_path / "r.metrics.jsonl")[-1]["why"] == "failed"
+    assert [*read_metrics(tmp_path / "r.metrics.jsonl")][-1]["why"] == "failed"
 
 
 def test_where_the_metrics_go(tmp_path: Path) -> None:

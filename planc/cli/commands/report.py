@@ -63,13 +63,15 @@ def is_run(path: str) -> bool:
 def _run(options: argparse.Namespace) -> int:
     """Write the page of a training run. Return the exit status."""
     from planc.cli.pages import page_command, save_page, wrong_page
+    from planc.cli.progress import Progress
     from planc.report.run_page import RunError, run_page
 
     if wrong := wrong_page(options, "run"):
         print(f"planc report: {wrong}", file=sys.stderr)
         return 2
     try:
-        page = run_page(Path(options.files[0]), page_command(options))
+        with Progress("report") as progress, progress.during(name := printable(f"reading {options.files[0]}")) as say:
+            page = run_page(Path(options.files[0]), page_command(options), lambda read: say(f"{name}: {read:.0%}"))
     except RunError as error:
         print(f"planc report: {printable(str(error))}", file=sys.stderr)
         return 2

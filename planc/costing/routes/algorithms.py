@@ -17,11 +17,12 @@ Sources: as `planc.costing.machine.collective_time`, and for the trees Sanders e
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from itertools import count, pairwise, permutations, product
 from math import log2, prod
+from typing import Any
 
 from planc.costing.machine.topology import DeviceGroup, GroupLevel, RoutedAlgorithm, torus_dims
 from planc.costing.routes.fabric import Fabric, Flow
@@ -38,6 +39,7 @@ from planc.costing.routes.rings import (
 )
 from planc.diag.fast_dataclass import dataclass
 from planc.graph import LinkKind, MachineLinks, machine_links
+from planc.graph.from_cluster import unchanged_links
 from planc.ir.cache import cached_on
 from planc.ir.collective import CollectiveOp, NetworkOp
 from planc.ir.garbage import gc_paused
@@ -63,12 +65,25 @@ class RoutedMachine:
     """Serial numbers of the requested loads."""
     joint: dict[tuple[LinkLoads, ...], list[Shares]] = field(default_factory=dict)
     """Cached loads of collectives that run at once on the same links."""
+    like: RoutedMachine | None = None
+    """A machine with the same cables, each with another share of its bandwidth left."""
+    _sent: dict[Hashable, Any] = field(default_factory=dict)
 
     @cached_property
     def fabric(self) -> Fabric:
         """The switches and cards of the machine."""
         with gc_paused():
-            return Fabric(self.links)
+            return self.like.fabric.rated(self.links) if self.like else Fabric(self.links)
+
+    def sent(self, key: Hashable, compute: Callable[[], Any]) -> Any:
+        """Return the result of `compute`, which is called once for each `key` and all machines that are like this one.
+
+        It must not depend on the share of their bandwidth that single cables have left.
+        """
+        found, whole_key = (self.like or self)._sent, (self.links.kinds, key)
+        if whole_key not in found:
+            found[whole_key] = compute()
+        return found[whole_key]
 
     @cached_property
     def lines(self) -> tuple[TorusLine, ...]:
@@ -84,7 +99,20 @@ class RoutedMachine:
 @cached_on(lambda cluster: (cluster.cache, ()))
 def machine_of(cluster: Cluster) -> RoutedMachine:
     """Return the graph of `cluster` for routing."""
-    return RoutedMachine(machine_links(cluster))
+    links = machine_links(cluster)
+    if not cluster.changes or cluster.own_graph is not None:
+        return RoutedMachine(links)
+    like = unchanged_machine(cluster)
+    same = like.links.vertices is links.vertices and like.links.symmetry is links.symmetry and not like.lines
+    if same and [c[:4] for c in like.links.cables] == [c[:4] for c in links.cables]:
+        return RoutedMachine(links, kinds=like.kinds, like=like)
+    return RoutedMachine(links)
+
+
+@cached_on(lambda cluster: (cluster.cache, ()))
+def unchanged_machine(cluster: Cluster) -> RoutedMachine:
+    """Return the graph of `cluster`, a tree of switches or a torus, for routing, without the changes of `--with`."""
+    return RoutedMachine(unchanged_links(cluster))
 
 
 def routed_group(
@@ -133,6 +161,7 @@ class Routes:
         self.folding = folding
         self.machine, self.fabric = machine, machine.fabric
         self._mesh, self._cluster, self._axes = mesh, cluster, axes
+        self._key = mesh.devices, folding, tuple((mesh.axis(a).size, mesh.axis(a).stride) for a in axes)
         self._known: dict[str, tuple[RoutedAlgorithm, ...]] = {}
         self._kinds: dict[str, LinkKind] = {}
         self._loads: dict[tuple[int, ...], LinkLoads] = {}
@@ -252,14 +281,16 @@ class Routes:
         """A ring through all members. If every unit has m members, there are m rings, each of which leaves the units
         through another member."""
         part = 1 - 1 / self.size
-        flows: list[Flow] = []
-        for units in self.units:
-            m = len(units[0])
-            if len(units) > 1 and all(len(members) == m for members in units):
-                flows += self._rings_by_member(units, part)
-            else:
-                flows += self._around([v for unit in units for v in unit], part)
-        return self._routed("ring", flows, self._ring_latency_s())
+
+        def flows() -> Iterator[Flow]:
+            for units in self.units:
+                m = len(units[0])
+                if len(units) > 1 and all(len(members) == m for members in units):
+                    yield from self._rings_by_member(units, part)
+                else:
+                    yield from self._around([v for unit in units for v in unit], part)
+
+        return self._routed("ring", self._totals("ring", flows), self._ring_latency_s)
 
     def _rings_by_member(self, units: Sequence[Sequence[int]], part: float) -> Iterator[Flow]:
         """Yield the flows of as many rings as a unit has members. Each ring carries an equal part of the buffer, and
@@ -280,30 +311,40 @@ class Routes:
         joined = all(pair in self.fabric.direct for pair in pairs)
         return [(a, b, part / (len(members) - 1)) for a, b in pairs] if joined else ring
 
+    @cached_property
     def _ring_latency_s(self) -> float:
-        """Return the latency (s) of a message from the first to the last member of the first group, along its ring."""
-        members = [v for unit in self.units[0] for v in unit]
-        vertices = self.machine.links.vertices
-        known: dict[tuple[int, int, bool], float] = {}
-        total = 0.0
-        for a, b in pairwise(members):
-            key = vertices[a].unit, vertices[b].unit, vertices[a].unit == vertices[b].unit
-            if key not in known:
-                known[key] = self.fabric.latency_s(a, b)
-            total += known[key]
-        return total
+        """Latency (s) of a message from the first to the last member of the first group, along its ring."""
+        return self._along_s("ring", (v for unit in self.units[0] for v in unit))
+
+    def _along_s(self, what: str, members: Iterable[int]) -> float:
+        """Return the latency (s) of a message along `members`; that between two units is of their first members in it.
+        `what` names them among those of these axes."""
+
+        def total_s() -> float:
+            vertices, known, total = self.machine.links.vertices, dict[tuple[int, int], float](), 0.0
+            for a, b in pairwise(members):
+                key = vertices[a].unit, vertices[b].unit
+                if key not in known:
+                    known[key] = self.fabric.latency_s(a, b)
+                total += known[key]
+            return total
+
+        found: float = self.machine.sent((self._key, "latency", what), total_s)
+        return found
 
     @cached_property
     def _inside(self) -> RoutedAlgorithm:
         """A gather inside every unit (node or slice)."""
         if self.machine.lines:
             return self._along_lines()
-        flows: list[Flow] = []
-        for members in (members for units in self.units for members in units):
-            flows += self._around(members, 1 - 1 / len(members))
+
+        def flows() -> Iterator[Flow]:
+            for members in (members for units in self.units for members in units):
+                yield from self._around(members, 1 - 1 / len(members))
+
         first = self.units[0][0]
         latency_s = sum(self.fabric.latency_s(a, b) for a, b in pairwise(first))
-        return self._routed("ring", flows, latency_s)
+        return self._routed("ring", self._totals("inside", flows), latency_s)
 
     @cached_property
     def _peers(self) -> RoutedAlgorithm:
@@ -312,17 +353,21 @@ class Routes:
             return RoutedAlgorithm("none", 0.0, 0.0, "")
         if all(len(members) == 1 for units in self.units for members in units):
             return self._ring
-        flows: list[Flow] = []
-        for units in self.units:
-            if len(units) == 1:
-                continue
+
+        def flows() -> Iterator[Flow]:
+            return ((a, b, part * (1 - 1 / count)) for a, b, part, count in self._between_peers())
+
+        latency_s = self._along_s("peers", self._far_units)
+        return self._routed("ring", self._totals("peers", flows), latency_s)
+
+    def _between_peers(self) -> Iterator[tuple[int, int, float, int]]:
+        """Yield the two ends of each link of rings through the units of each group, one ring for each member of a unit.
+        After them come the share of such a ring in the buffer, and the number of the group's units."""
+        for units in (units for units in self.units if len(units) > 1):
             m = max(len(members) for members in units)
-            part = (1 - 1 / len(units)) / m
             for j in range(m):
                 peers = [members[j % len(members)] for members in units]
-                flows += [(a, b, part) for a, b in zip(peers, [*peers[1:], peers[0]], strict=True)]
-        latency_s = sum(self.fabric.latency_s(a, b) for a, b in pairwise(self._far_units))
-        return self._routed("ring", flows, latency_s)
+                yield from ((a, b, 1 / m, len(units)) for a, b in zip(peers, [*peers[1:], peers[0]], strict=True))
 
     @cached_property
     def _far_units(self) -> list[int]:
@@ -388,7 +433,7 @@ class Routes:
             for i in range(0, len(members), self._dies):
                 chip = members[i : i + self._dies]
                 flows += [(a, b, 1 - 1 / self._dies) for a, b in zip(chip, [*chip[1:], chip[0]], strict=True)]
-        return self._routed("ring", flows, 0.0)
+        return self._routed("ring", self._totals("dies", lambda: flows), 0.0)
 
     # Other collectives.
 
@@ -400,17 +445,21 @@ class Routes:
 
     def _tree(self) -> RoutedAlgorithm:
         """Return an all-reduce up and down two binary trees over the units, with chains of members inside units."""
-        up: list[Flow] = []
-        for units in self.units:
-            for members in units if not self.machine.lines else ():
-                if (k := len(members)) > 1:  # as many chains, each with a part, that end in another member
-                    up += [(b, a, amount) for a, b, amount in self._around(members, 1 - 1 / k)]
-            for j in range(m := max(len(members) for members in units)):
-                peers = [members[j % len(members)] for members in units]
-                up += [(peers[a], peers[b], 0.5 / m) for a, b in double_tree(len(units))]
+
+        def up() -> Iterator[Flow]:
+            for units in self.units:
+                for members in units if not self.machine.lines else ():
+                    if (k := len(members)) > 1:  # as many chains, each with a part, that end in another member
+                        yield from ((b, a, amount) for a, b, amount in self._around(members, 1 - 1 / k))
+                tree = double_tree(len(units))
+                for j in range(m := max(len(members) for members in units)):
+                    peers = [members[j % len(members)] for members in units]
+                    yield from ((peers[a], peers[b], 0.5 / m) for a, b in tree)
+
         latency_s = self._inside.latency_s + log2(self.outside) * self._unit_hop_s
-        down = [(b, a, amount) for a, b, amount in up]
-        both = self._routed("tree", up, latency_s).then(self._routed("tree", down, latency_s), "tree")
+        ways = self._totals("up", up), self._totals("down", lambda: ((b, a, amount) for a, b, amount in up()))
+        one, other = (self._routed("tree", totals, latency_s) for totals in ways)
+        both = one.then(other, "tree")
         inside = max(len(members) for units in self.units for members in units)
         if self.machine.lines and inside > 1:  # along the slice's lines, all but what a root has
             near = self._along_lines().times(2)
@@ -425,22 +474,16 @@ class Routes:
         if not any(v.reduction for v in links.vertices):
             return None
         once: dict[int, float] = defaultdict(float)
-        twice: list[Flow] = []
-        for units in self.units:
-            for members in units:
-                for v in members if len(members) > 1 else ():
-                    ports = [p for p in fabric.ports[v] if links.vertices[p[0]].reduction]
-                    if not ports:
-                        return None
-                    for u, out, into in ports:
-                        once[out] += 1 / links.vertices[u].reduction / len(ports)
-                        once[into] += 1 / links.vertices[u].reduction / len(ports)
-            if len(units) > 1:
-                m = max(len(members) for members in units)
-                for j in range(m):
-                    peers = [members[j % len(members)] for members in units]
-                    twice += [(a, b, 2.0 / m) for a, b in zip(peers, [*peers[1:], peers[0]], strict=True)]
-        every_far, every_near = self._of_all_groups(fabric.totals(twice)), self._of_all_groups(once)
+        for members in (members for units in self.units for members in units if len(members) > 1):
+            for v in members:
+                ports = [p for p in fabric.ports[v] if links.vertices[p[0]].reduction]
+                if not ports:
+                    return None
+                for u, out, into in ports:
+                    once[out] += 1 / links.vertices[u].reduction / len(ports)
+                    once[into] += 1 / links.vertices[u].reduction / len(ports)
+        every_far = self._totals("added", lambda: ((a, b, 2 * part) for a, b, part, _ in self._between_peers()))
+        every_near = self._of_all_groups(self._folded(once))
         far_s, far = fabric.busiest(every_far)
         near_s, near = fabric.busiest(every_near)
         if not near_s:
@@ -456,14 +499,15 @@ class Routes:
         each = 1 / self.size
         if not self.machine.lines:
             latency_s = self.fabric.latency_s(self.groups[0][0], self.groups[0][-1])
-            return self._routed("all to all", (), latency_s, [(group, each) for group in self.groups])
+            exchanges = [(group, each) for group in self.groups]
+            return self._routed("all to all", self._totals("exchange", tuple, exchanges), latency_s)
         latency_s = sum(_farthest(line, groups[0]) * line.latency_s for line, groups, _ in self._line_groups())
         latency_s += log2(self.outside) * self._unit_hop_s if self.outside > 1 else 0.0
         across: list[tuple[Sequence[int], float]] = []
         if self.outside > 1:  # members of a slice reach each other over its own links
             across = [(group, each) for group in self.groups]
             across += [(members, -each) for units in self.units for members in units]
-        best = self._routed("all to all", (), latency_s, across)
+        best = self._routed("all to all", self._totals("exchange", tuple, across), latency_s)
         inside = len(self.units[0][0])
         for line, groups, n in self._line_groups():
             amount = inside / n * each * self.machine.dies
@@ -490,25 +534,34 @@ class Routes:
         if op == "broadcast" and self.outside == 1:
             around = [flow for group in self.groups for flow in self._around(group, 1.0)]
             if len(around) > len(flows) + len(self.groups):  # parts of it, over all links between the members
-                return self._routed(name, around, self._ring_latency_s())
+                return self._routed(name, self._totals("around", lambda: around), self._ring_latency_s)
         return self._message(name, flows)
 
-    def _of_all_groups(self, totals: Mapping[int, float]) -> Mapping[int, float]:
-        """Return the bytes that all groups together put on each bundle of links, from `totals`, the bytes of the routed
-        groups. With a fold, a bundle represents its equivalents; those with a degraded link are listed too."""
-        if self.fold is None:
-            return totals
-        folded = self.fold.folded(totals)
+    def _totals(
+        self, what: str, flows: Callable[[], Iterable[Flow]], exchanges: Iterable[tuple[Sequence[int], float]] = ()
+    ) -> Mapping[int, float]:
+        """Return the bytes that all groups together put on each bundle of links, when each of the routed groups sends
+        `flows` and `exchanges`. `what` names these among those of the axes."""
+        found = self.machine.sent((self._key, what), lambda: self._folded(self.fabric.totals(flows(), exchanges)))
+        return self._of_all_groups(found)
+
+    def _folded(self, totals: Mapping[int, float]) -> dict[int, tuple[int, float]]:
+        return self.fold.folded(totals) if self.fold else {arc: (arc, total) for arc, total in totals.items()}
+
+    def _of_all_groups(self, folded: Mapping[int, tuple[int, float]]) -> Mapping[int, float]:
+        """Return the bytes that all groups together put on each bundle of links, by its first arc. With a fold, a
+        bundle represents its equivalents; those with a degraded link are listed too."""
         every = dict(folded.values())
-        for arc in self.fabric.uneven:
-            if (total := self.fold.on_arc(arc, folded)) is not None:
-                every.setdefault(arc, total)
+        if (fold := self.fold) is not None:
+            for arc in self.fabric.uneven:
+                if (total := fold.on_arc(arc, folded)) is not None:
+                    every.setdefault(arc, total)
         return every
 
     def _message(self, name: str, flows: Sequence[Flow]) -> RoutedAlgorithm:
         """Return the algorithm called `name` that sends whole messages, each over one of several parallel links."""
         fabric, cables = self.fabric, self.machine.links.cables
-        way = self._routed(name, flows, fabric.latency_s(flows[0][0], flows[0][1]))
+        way = self._routed(name, self._totals(name, lambda: flows), fabric.latency_s(flows[0][0], flows[0][1]))
         used = (fabric.slowest_of(arc) for _, totals in way.loads for arc in totals)
         single = max(((cables[arc // 2].links / fabric.rates[arc], arc) for arc in used), default=(0, -1))
         if single[0] > way.s_per_byte:
@@ -531,10 +584,7 @@ class Routes:
             return RoutedAlgorithm(name, seconds, latency_s, link)
         return RoutedAlgorithm(name, 1 / sum(1 / s for s, _, _ in found), sum(s for _, s, _ in found), max(found)[2])
 
-    def _routed(
-        self, name: str, flows: Iterable[Flow], latency_s: float, exchanges: Iterable[tuple[Sequence[int], float]] = ()
-    ) -> RoutedAlgorithm:
-        totals = self._of_all_groups(self.fabric.totals(flows, exchanges))
+    def _routed(self, name: str, totals: Mapping[int, float], latency_s: float) -> RoutedAlgorithm:
         seconds, arc = self.fabric.busiest(totals)
         if arc < 0:
             return RoutedAlgorithm(name, 0.0, latency_s, "")

@@ -9,11 +9,11 @@ are routed target by target. Equal shares at every hop: RFC 2992, https://www.rf
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from functools import cached_property
-from itertools import permutations, product
+from itertools import pairwise, permutations, product
 
 from planc.costing.routes.core import Amounts, Arc, Bundle, Grid, SwitchCore, core_of
 from planc.graph.links import MachineLinks
@@ -32,9 +32,6 @@ class Fabric:
 
     def __init__(self, links: MachineLinks) -> None:
         self.links = links
-        each = [(kind.there_bytes_per_s(), kind.return_bytes_per_s()) for kind in links.kinds]
-        self.rates = [rate * c.links * c.share for c in links.cables for rate in each[c.kind]]
-        """Bytes per second of each arc."""
         self.direct: dict[tuple[int, int], Arc] = {}
         self.ports: dict[int, list[tuple[int, Arc, Arc]]] = defaultdict(list)
         """For each chip the switches or cards it is connected to, with the arcs in both directions."""
@@ -48,9 +45,27 @@ class Fabric:
         self._bundles: dict[Arc, Bundle] = {}
         """Bundles of several arcs, by their first arc."""
         self._reduce()
+        self._known: dict[int, list[int]] = {}
+        self._rate()
+
+    def _rate(self) -> None:
+        links = self.links
+        each = [(kind.there_bytes_per_s(), kind.return_bytes_per_s()) for kind in links.kinds]
+        self.rates = [rate * c.links * c.share for c in links.cables for rate in each[c.kind]]
+        """Bytes per second of each arc."""
         self.paces = self._paced()
         """Bandwidth (bytes/s) of each bundle by its first arc, limited by its slowest link."""
-        self._known: dict[int, list[int]] = {}
+
+    def rated(self, links: MachineLinks) -> Fabric:
+        """Return the fabric of `links`, which joins the same vertices by the same cables, at other bandwidths."""
+        kept = self._single_ports, self._core
+        found = copy(self)
+        for name in ("_whole", "uneven"):
+            found.__dict__.pop(name, None)
+        assert (found._single_ports, found._core) == kept
+        found.links = links
+        found._rate()
+        return found
 
     def _add_cables(self) -> None:
         vertices, ports, after = self.links.vertices, self.ports, self._next
@@ -185,8 +200,7 @@ class Fabric:
                 self._send(source, target, amount, loads, between)
         for members, amount in exchanges:
             self._exchange(members, amount, loads, between, core)
-        for (u, v), amount in between.items():
-            self._climb(u, v, amount, loads, core)
+        self._climb(between, loads, core)
         self._core.push(core, loads)
         return loads
 
@@ -201,7 +215,7 @@ class Fabric:
         if not chosen:
             paths = self.relays(source, target)
             for path in paths:
-                for one, other in itertools.pairwise((source, *path, target)):
+                for one, other in pairwise((source, *path, target)):
                     self._send(one, other, amount / len(paths), loads, between)
             return
         each = amount / len(chosen)
@@ -270,21 +284,41 @@ class Fabric:
             found[self.links.vertices[v].unit].append(v)
         return found
 
-    def _climb(self, u: int, v: int, amount: float, loads: dict[Arc, float], core: Amounts) -> None:
-        """Add a flow from vertex `u` to vertex `v`: to `loads` along the unique paths from both ends, and to `core`
-        between the two switches of the core at which these paths end."""
-        if u == v:
-            return
-        if u not in self._parent and v not in self._parent:
-            core[u, v] += amount
-            return
-        up, down = self._chains(u, v)
-        if up[-1] != down[-1]:
-            core[up[-1], down[-1]] += amount
-        for a, b in itertools.pairwise(up):
-            loads[self._path_of[a, b].arcs[0]] += amount
-        for a, b in itertools.pairwise(down):
-            loads[self._path_of[b, a].arcs[0]] += amount
+    def _climb(self, amounts: Amounts, loads: dict[Arc, float], core: Amounts) -> None:
+        """Add flows, by (source, target): to `loads` along the unique paths from both ends to where these meet, or else
+        to `core` between the two switches of the core at which they end. Flows that meet on their way are one."""
+        ways, pending = self._ways, defaultdict[int, Amounts](lambda: defaultdict(float))
+        root = (-1, -1, -1, 0)
+
+        def add(u: int, v: int, amount: float) -> None:
+            height = max(ways.get(u, root)[3], ways.get(v, root)[3])
+            (pending[height] if height else core)[u, v] += amount
+
+        for (u, v), amount in amounts.items():
+            if u != v:
+                add(u, v, amount)
+        for height in range(max(pending, default=0), 0, -1):
+            for (u, v), amount in pending.pop(height, {}).items():
+                above_u, up, _, height_u = ways.get(u, root)
+                above_v, _, down, height_v = ways.get(v, root)
+                if height_u == height:
+                    u = above_u
+                    loads[up] += amount
+                if height_v == height:
+                    v = above_v
+                    loads[down] += amount
+                if u != v:
+                    add(u, v, amount)
+
+    @cached_property
+    def _ways(self) -> dict[int, tuple[int, Arc, Arc, int]]:
+        """For each vertex with a unique path upwards: the vertex above, the first arcs there and back, and its number
+        of hops to the core."""
+        found: dict[int, tuple[int, Arc, Arc, int]] = {}
+        for v, above in reversed(self._parent.items()):  # removed before the vertex above it
+            there, back = self._path_of[v, above], self._path_of[above, v]
+            found[v] = above, there.arcs[0], back.arcs[0], found[above][3] + 1 if above in found else 1
+        return found
 
     def _chains(self, u: int, v: int) -> tuple[list[int], list[int]]:
         """Return the unique paths of `u` and of `v` upwards, to where the two paths meet, or else to the core."""
@@ -369,9 +403,8 @@ class Fabric:
         climbed = {u for v in behind for u in self._chain(v) if u in self._parent}
         for v in sorted(climbed, key=self._position.__getitem__):
             if (count := behind.pop(v, 0.0)) and count < total:
-                above = self._parent[v]
-                for path in (self._path_of[v, above], self._path_of[above, v]):
-                    loads[path.arcs[0]] += amount * count * (total - count)
+                for way in self._ways[v][1:3]:
+                    loads[way] += amount * count * (total - count)
             if count:
                 behind[self._parent[v]] += count
         for u, m in behind.items():
@@ -447,14 +480,15 @@ class Fabric:
         chosen = self.port_pairs(source, target)
         if not chosen:
             path = (source, *self.relays(source, target)[0], target)
-            return sum(self.latency_s(one, other) for one, other in itertools.pairwise(path))
+            return sum(self.latency_s(one, other) for one, other in pairwise(path))
         (u, out, _), (v, _, into) = chosen[0]
-        core: dict[tuple[int, int], float] = defaultdict(float)
-        passed: dict[Arc, float] = {out: 1.0, into: 1.0}
+        up, down = self._chains(u, v)
         along: dict[Arc, float] = defaultdict(float)
-        self._climb(u, v, 1.0, along, core)
-        self._core.push(core, along)
-        passed.update(self.divided(along))
+        along.update({self._ways[w][1]: 1.0 for w in up[:-1]})
+        along.update({self._ways[w][2]: 1.0 for w in down[:-1]})
+        if up[-1] != down[-1]:
+            self._core.push({(up[-1], down[-1]): 1.0}, along)
+        passed = {out: 1.0, into: 1.0, **self.divided(along)}
         return sum(share * kinds[cables[arc // 2].kind].latency_s for arc, share in passed.items())
 
     def busiest(self, totals: Mapping[Arc, float]) -> tuple[float, Arc]:

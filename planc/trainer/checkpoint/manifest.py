@@ -105,7 +105,7 @@ class Manifest(Frozen):
     """Number of updates: fewer than `step` if steps were skipped."""
     plan: Line
     plan_sha256: Line
-    mesh: dict[Line, Count]
+    mesh: dict[Line, Annotated[Count, Field(ge=1)]]
     target: Line
     runtime: Line
     versions: dict[Line, Line]
@@ -123,6 +123,9 @@ class Manifest(Frozen):
     def _fits_together(self) -> Manifest:
         if self.optimizer_steps > self.step or self.position.step != self.step:
             raise ValueError(f"{self.optimizer_steps} updates and position {self.position.step} at step {self.step}")
+        sequences, tokens = self.position.sequences, self.position.tokens
+        if tokens % sequences if sequences else tokens:
+            raise ValueError(f"{tokens} tokens in {sequences} sequences of the same length")
         self.boxes_by_file()
         return self
 

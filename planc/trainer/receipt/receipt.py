@@ -114,9 +114,10 @@ def read_receipt(path: Path | str) -> Receipt:
         values = read_json(Path(path), MAX_BYTES)
         if not isinstance(values, dict):
             raise ValueError("it is not an object")
+        receipt = Receipt.model_validate(values)
         if not _is_finite(values):
             raise ValueError(f"a number in it is not finite, or beyond {MOST:g}")
-        return Receipt.model_validate(values)
+        return receipt
     except OSError as error:
         reason = error.strerror or str(error)
     except ValueError as error:

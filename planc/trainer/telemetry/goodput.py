@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
@@ -33,74 +35,81 @@ class MeasuredGoodput:
         return self.productive_s / self.wall_s
 
 
-def measured_goodput(records: list[Record]) -> MeasuredGoodput | None:
+def measured_goodput(records: Iterable[Record]) -> MeasuredGoodput | None:
     """Return the goodput from `records`, the lines of the metrics file of one run; None before its first step.
 
     If the clock was set back between two records, the time between them counts as 0.
     """
-    records = _forward(records)
-    starts = _starts(records)
-    steps = [(r["step"], r["step_s"] - r["data_s"]) for start in starts for r in _records_of(start, "step")]
-    if not steps:
-        return None
-    usual_s, firsts = median(_later_steps(starts) or [seconds for _, seconds in steps]), _first_steps(starts)
-    # The first step of a start compiles and connects: what is beyond a usual step belongs to the restart.
-    counted = [(step, min(seconds, usual_s) if (step, seconds) in firsts else seconds) for step, seconds in steps]
-    last = dict(counted)
-    productive_s = sum(last.values())
-    redone_s = sum(seconds for _, seconds in counted) - productive_s
-    checkpoint_s = sum(r["stall_s"] for start in starts for r in _records_of(start, "saved"))
-    restart_s = _restarting(starts, usual_s)
-    wall_s = records[-1]["time"] - starts[0][0]["time"]
-    stall_s = wall_s - productive_s - redone_s - checkpoint_s - restart_s
-    return MeasuredGoodput(productive_s, redone_s, checkpoint_s, restart_s, max(0.0, stall_s))
-
-
-def _forward(records: list[Record]) -> list[Record]:
-    """Return the records with times that never decrease. If the clock was set back, the difference is added to all
-    later times."""
-    found: list[Record] = []
-    back_s, before = 0.0, records[0]["time"] if records else 0.0
+    seconds = RunClock()
     for record in records:
-        back_s += max(0.0, before - record["time"])
-        before = record["time"]
-        found.append({**record, "time": before + back_s} if back_s else record)
-    return found
+        seconds.add(record)
+    return seconds.goodput()
 
 
-def _starts(records: list[Record]) -> list[list[Record]]:
-    """Return the records of a run, split into one list per start of the run."""
-    found: list[list[Record]] = []
-    for record in records:
-        if record["kind"] == "start":
-            found.append([])
-        if found:
-            found[-1].append(record)
-    return found
+@dataclass
+class _Start:
+    """One start of a run. Times are UNIX seconds, later by as much as the clock was set back before."""
+
+    began_s: float
+    last_s: float
+    """Time of its last record."""
+    first: tuple[float, float] | None = None
+    """The end and the duration of its first step."""
 
 
-def _records_of(start: list[Record], kind: str) -> list[Record]:
-    return [r for r in start if r["kind"] == kind]
+class RunClock:
+    """Adds up the seconds of a run from its records, of which it keeps two numbers a step."""
 
+    def __init__(self) -> None:
+        self._starts: list[_Start] = []
+        self._before_s: float | None = None
+        self._back_s = self._saving_s = 0.0
+        self._firsts: set[int] = set()
+        """Index of the first step of each start."""
+        self._steps, self._seconds = array("q"), array("d")
+        """The number of each step, and its seconds without waiting for data."""
 
-def _later_steps(starts: list[list[Record]]) -> list[float]:
-    return [r["step_s"] - r["data_s"] for start in starts for r in _records_of(start, "step")[1:]]
+    def add(self, record: Record) -> None:
+        """Note the next record of the run. Raises KeyError, TypeError or ValueError for one that planc never writes."""
+        now_s, kind = record["time"], record["kind"]
+        self._back_s += max(0.0, (now_s if self._before_s is None else self._before_s) - now_s)
+        self._before_s, now_s = now_s, now_s + self._back_s
+        if kind == "start":
+            self._starts.append(_Start(now_s, now_s))
+        if not self._starts:
+            return
+        start = self._starts[-1]
+        start.last_s = now_s
+        if kind == "saved":
+            self._saving_s += record["stall_s"]
+        if kind == "step":
+            if start.first is None:
+                start.first = now_s, record["step_s"]
+                self._firsts.add(len(self._steps))
+            self._steps.append(int(record["step"]))
+            self._seconds.append(record["step_s"] - record["data_s"])
 
+    def goodput(self) -> MeasuredGoodput | None:
+        """Return the goodput of the run until its last record; None before its first step."""
+        if not self._steps:
+            return None
+        firsts = self._firsts
+        usual_s = median([s for i, s in enumerate(self._seconds) if i not in firsts] or self._seconds)
+        # The first step of a start compiles and connects: what is beyond a usual step belongs to the restart.
+        counted = [min(s, usual_s) if i in firsts else s for i, s in enumerate(self._seconds)]
+        productive_s = sum(dict(zip(self._steps, counted, strict=True)).values())
+        redone_s, restart_s = sum(counted) - productive_s, self._restarting_s(usual_s)
+        wall_s = self._starts[-1].last_s - self._starts[0].began_s
+        stall_s = wall_s - productive_s - redone_s - self._saving_s - restart_s
+        return MeasuredGoodput(productive_s, redone_s, self._saving_s, restart_s, max(0.0, stall_s))
 
-def _first_steps(starts: list[list[Record]]) -> set[tuple[int, float]]:
-    """Return (step, seconds without waiting for data) of the first step of each start."""
-    firsts = [steps[0] for start in starts if (steps := _records_of(start, "step"))]
-    return {(r["step"], r["step_s"] - r["data_s"]) for r in firsts}
-
-
-def _restarting(starts: list[list[Record]], usual_s: float) -> float:
-    """Return the seconds of restarts: from each start to the end of its first step, less a step's usual time
-    (`usual_s`), plus the time between starts."""
-    seconds = 0.0
-    for number, start in enumerate(starts):
-        steps = _records_of(start, "step")
-        until = steps[0]["time"] - min(usual_s, steps[0]["step_s"]) if steps else start[-1]["time"]
-        seconds += until - start[0]["time"]
-        if number:
-            seconds += start[0]["time"] - starts[number - 1][-1]["time"]
-    return seconds
+    def _restarting_s(self, usual_s: float) -> float:
+        """Return the seconds of restarts: from each start to the end of its first step, less a step's usual time
+        (`usual_s`), plus the time between starts."""
+        seconds = 0.0
+        for number, start in enumerate(self._starts):
+            until_s = start.first[0] - min(usual_s, start.first[1]) if start.first else start.last_s
+            seconds += until_s - start.began_s
+            if number:
+                seconds += start.began_s - self._starts[number - 1].last_s
+        return seconds

@@ -16,9 +16,10 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -28,6 +29,8 @@ from planc.trainer.telemetry.events import Event, kind_of
 NAME = "metrics.jsonl"
 LONGEST_LINE_BYTES = 1 << 20
 """Maximum size in bytes of a line."""
+LINES_A_CALL = 10_000
+"""Lines between two reports of how far a file has been read."""
 Record = dict[str, Any]
 
 
@@ -101,17 +104,23 @@ def may_replace(path: Path) -> bool:
     return isinstance(first, dict) and first.get("kind") == "start"
 
 
-def read_metrics(path: Path) -> list[Record]:
-    """Return the records in the metrics file at `path`. Truncated or invalid lines are skipped. Raises OSError."""
-    found: list[Record] = []
+def read_metrics(path: Path, passed: Callable[[float], object] = bool) -> Iterator[Record]:
+    """Yield the records in the metrics file at `path`. Truncated or invalid lines are skipped. Raises OSError.
+
+    From time to time `passed` is called with the share of the file that has been read.
+    """
     with open_regular(path) as file:
-        while line := file.readline(LONGEST_LINE_BYTES):
+        size, done = max(1, os.fstat(file.fileno()).st_size), 0
+        for number in count():
+            if not (line := file.readline(LONGEST_LINE_BYTES)):
+                return
+            done += len(line)
+            if number % LINES_A_CALL == 0:
+                passed(done / size)
             with suppress(ValueError):
                 record = parse_json(line, finite=False)  # a loss may be NaN
                 if isinstance(record, dict) and "kind" in record:
-                    # one copy of each name for all lines
-                    found.append({sys.intern(name): value for name, value in record.items()})
-    return found
+                    yield record
 
 
 def _is_cut_short(path: Path) -> bool:

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ class Watching:
         if self._metrics is None or not self._path.is_file():
             return None
         try:
-            return measured_goodput([*read_metrics(self._path), {"time": time.time(), "kind": "end"}])
+            return measured_goodput(chain(read_metrics(self._path), [{"time": time.time(), "kind": "end"}]))
         except (OSError, ArithmeticError, KeyError, TypeError, ValueError):  # records of another's making
             return None
 
