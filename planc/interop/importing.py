@@ -259,7 +259,7 @@ def imported(system: System, documents: Sequence[Document], options: Options, na
     findings = [*_field_findings(system, values), *_left_findings(system, values)]
     settings, origins, graph = _settings(system, values)
     settings["name"] = name
-    findings += values.diagnostics
+    findings += values.found()
     if has_errors(findings):
         return Imported(in_order(findings), sources, system)
     findings += _unused(system, values)
