@@ -54,8 +54,9 @@ def slice_shape(kind: str, count: int) -> str:
     return f"{torus}({'x'.join(map(str, sides))})"
 
 
-def model_named(name: str) -> str:
+def model_named(name: str, *, exact: bool = False) -> str:
     """Return the model of the catalog that `name`, of Hugging Face's hub or in spoken words, means; "" for none.
+    `exact`: only one whose letters and digits are those of `name`.
 
     >>> model_named("meta-llama/Llama-3.1-8B-Instruct"), model_named("llama 8b")
     ('llama3_1_8b', 'llama3_8b')
@@ -63,7 +64,7 @@ def model_named(name: str) -> str:
     plain = _VARIANT.sub("", name.rsplit("/", 1)[-1].lower()).removeprefix("meta-")
     legal, key = model_names(), re.sub(r"[^a-z0-9]", "", plain)
     same = [n for n in legal if n.replace("_", "") == key]
-    if same or "/" in name:
+    if same or exact or "/" in name:
         return same[0] if same else ""
     sized = [n for n in legal if n.rsplit("_", 1)[-1] == plain.rsplit(maxsplit=1)[-1]]
     return next(iter(nearest(key, sized, 1)), "")
