@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -20,6 +21,9 @@ from planc.cli.man_page import man_page
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import FOUND, Rule
 from planc.diag.span import Source
+
+if TYPE_CHECKING:
+    from tests.language.mistakes import Rated
 
 FOLDER = ROOT / "docs" / "reference" / "diagnostics"
 SCHEMAS = ROOT / "planc" / "cli" / "schemas"
@@ -141,6 +145,44 @@ mistakes and are run by the tests. A code that refuses (E0901) stops a thread be
 sentence that a target cannot do."""
 
 
+def mistakes_page() -> str:
+    """The page of mistakes of the first hour, from tests/language/mistakes.toml: seconds."""
+    sys.path.insert(0, str(ROOT))
+    from tests.language.mistakes import POINTS, all_rated
+
+    def answer(r: Rated) -> str:
+        d = r.finding
+        said = d and (d.help or (d.fix.title if d.fix else d.message))
+        code = f"[{d.code}](../reference/diagnostics/{d.code}.md): " if d else ""
+        return code + (" ".join(said.split()) if said else "read as it is meant").replace("|", "\\|")
+
+    def points(r: Rated) -> str:
+        without = ", ".join(p for p in POINTS if p not in r.points)
+        return f"{len(r.points)}{f', without: {without}' if without else ''}"
+
+    found = all_rated()
+    mean = sum(len(r.points) for r in found) / len(found)
+    parts = [MISTAKES.format(count=len(found), mean=mean, least=min(len(r.points) for r in found))]
+    for group in dict.fromkeys(r.mistake.group for r in found):
+        rows = [
+            f"| `{r.mistake.wrong or f'(no {r.mistake.at})'}` | {answer(r)} | {points(r)} |"
+            for r in found
+            if r.mistake.group == group
+        ]
+        head = f"## {group[0].upper()}{group[1:]}\n\n| written | help of the answer | points |\n|---|---|--:|\n"
+        parts.append(head + "\n".join(rows))
+    return "\n\n".join(parts) + "\n"
+
+
+MISTAKES = """# Mistakes of the first hour
+
+{count} lines that people write in their first hour, in words of other systems or by mistake, and what `planc check`
+says. The answers that would help were written down before planc's were looked at. An answer has a point each for: it
+stands at the line (where), it names what is wrong (word), it says what helps (helps), and its edit leaves a plan
+without an error (mends). {mean:.2f} points of 4 in the mean, {least} at the least. A program counts the points;
+nobody but the authors of planc chose the lines."""
+
+
 def versions_page() -> str:
     """The page of versions, from the tables of differences."""
     from planc.backends.cuda.versions import TORCH
@@ -258,6 +300,7 @@ def main() -> None:
     (ROOT / "docs" / "man" / "planc.1").write_text(man_page())
     (ROOT / "docs" / "reference" / "field-notes.md").write_text(field_notes())
     (ROOT / "docs" / "reference" / "versions.md").write_text(versions_page())
+    (ROOT / "docs" / "measured" / "mistakes.md").write_text(mistakes_page())
     for path, text in accuracy_files().items():
         path.write_text(text)
     for page in pages():

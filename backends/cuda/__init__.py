@@ -90,6 +90,11 @@ class Cuda(CommonBackend):
         emitted = program.load()
         return emitted.parallelize(compared, emitted.build_mesh())
 
+    def fill(self, program: ProgramText, model: Any, state: Mapping[str, Any]) -> None:
+        from planc.backends.cuda.runtime.fill import fill
+
+        fill(program, model, state)
+
     def model_of(self, source: Any, example: Any = None, name: str = "") -> SavedModel:
         from planc.backends.cuda.runtime.traced.read import model_of
 

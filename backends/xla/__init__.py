@@ -87,6 +87,9 @@ class Xla(CommonBackend):
     def parallelize(self, program: ProgramText, model: Any) -> Any:
         raise TypeError("a program of the xla target divides pytrees: use shardings")
 
+    def fill(self, program: ProgramText, model: Any, state: Mapping[str, Any]) -> None:
+        raise TypeError("a tree of arrays keeps its names: jax.device_get gives them whole")
+
     def shardings(
         self,
         program: ProgramText,

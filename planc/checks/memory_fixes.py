@@ -76,7 +76,7 @@ def combined_fixes(
         candidate = single.memory_fixes[0]
         if any(m.kind == candidate.kind for m in chosen) or len(chosen) == most:
             continue
-        answer = cost_fixes(costed, *chosen, candidate)
+        answer = cost_fixes(costed, *chosen, candidate) if chosen else single
         if answer is None:
             continue
         chosen = (*chosen, candidate)

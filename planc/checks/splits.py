@@ -41,14 +41,18 @@ def resize(plan: Plan, axis: str, legal: list[int]) -> Fix | None:
 
 
 def _with_data_axis(plan: Plan, axis: str, legal: list[int]) -> Fix | None:
-    """Return the edit that shrinks `axis` and adds an outermost data axis, so that the rank count stays the same."""
+    """Return the edit that shrinks `axis` and adds an outermost data axis, so that the rank count stays the same. A
+    data axis of one rank, which state is stored over, grows instead."""
     sizes = plan.mesh.sizes
-    if "dp" in sizes or plan.data_axes:
+    idle = next((a for s in plan.stores for a in s.axes if sizes.get(a) == 1), "")
+    if not idle and ("dp" in sizes or plan.data_axes):
         return None
     for size in sorted(legal, reverse=True):
         ranks = sizes[axis] // size
         even = size < sizes[axis] and sizes[axis] % size == 0
         if even and plan.batch.sequences % (ranks * plan.batch.microbatch_sequences) == 0:
+            if idle:
+                return replace(plan.mesh.cause, mesh_sentence({**sizes, idle: ranks, axis: size}))
             mesh = mesh_sentence({"dp": ranks, **sizes, axis: size})
-            return replace(plan.mesh.cause, mesh + "\n" + sentence("use", "dp over dp"))
+            return replace(plan.mesh.cause, mesh + "\n" + sentence("use", "ddp over dp"))
     return None

@@ -60,6 +60,7 @@ def _run(words: list[str], options: argparse.Namespace) -> int:
     try:
         if not _open_streams():
             return 2
+        words = [*words[1:], "--help"] if words[:1] == ["help"] else words
         parser = _parser(words)
         parser.parse_args(words, options)
         if options.command is None:

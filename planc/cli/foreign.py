@@ -12,8 +12,8 @@ from planc.driver import Examined, unread
 if TYPE_CHECKING:
     from planc.interop.values import Options
 
-FOREIGN = (".sh", ".slurm", ".sbatch", ".bash", ".yaml", ".yml", ".json", ".toml", ".txt", ".args")
-"""Suffixes of other systems' files."""
+FOREIGN = (".sh", ".slurm", ".sbatch", ".bash", ".yaml", ".yml", ".json", ".toml", ".txt", ".args", ".py")
+"""Suffixes of other systems' files. A Python file is never run: E1301 says what to import in its place."""
 
 
 def add_foreign(parser: argparse.ArgumentParser, *, cluster: bool = True) -> None:

@@ -77,6 +77,10 @@ def import_files(
         message = f"{printable(Path(old.file).name)} is of NeMo 1.0, whose files planc does not read"
         help = "its successor is Megatron-Bridge, whose run_config.yaml is read"
         return Imported((Diagnostic("E1302", message, old.whole(), help=help),), sources)
+    if all(map(_is_model, documents)) and not options.given and not system:
+        message = f"{printable(Path(documents[0].file).name)} is a model's config, which says no layout"
+        help = "`planc init config.json --cluster CLUSTER` writes a plan for it; or name the trainer's file too"
+        return Imported((Diagnostic("E1306", message, documents[0].whole(), help=help),), sources)
     documents, options = _with_model(documents, options)
     chosen = systems()[system] if system else _recognised(documents)
     if chosen is None:
@@ -259,7 +263,7 @@ def imported(system: System, documents: Sequence[Document], options: Options, na
     findings = [*_field_findings(system, values), *_left_findings(system, values)]
     settings, origins, graph = _settings(system, values)
     settings["name"] = name
-    findings += values.diagnostics
+    findings += values.found()
     if has_errors(findings):
         return Imported(in_order(findings), sources, system)
     findings += _unused(system, values)

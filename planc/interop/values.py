@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from planc.diag.diagnostic import Diagnostic
+from planc.diag.diagnostic import Diagnostic, Related
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.quoting import printable
 from planc.diag.span import Span
@@ -58,6 +58,21 @@ class Options:
     """True if the comments of the plan have every field that a sentence comes from, defaults too."""
 
 
+def _variables(value: str) -> tuple[str, ...]:
+    """Returns the shell variables in `value`, a variable or an arithmetic expression; () for any other text.
+
+    >>> _variables("$((WORLD_SIZE * 4))"), _variables("${TP_SIZE}"), _variables("$(nproc)")
+    (('WORLD_SIZE',), ('TP_SIZE',), ())
+    """
+    inside = re.fullmatch(r"\$\(\((.*)\)\)|\$\{?(\w+)\}?", value)
+    names = re.findall(r"[A-Za-z_]\w*", inside[1] or inside[2]) if inside else []
+    return tuple(dict.fromkeys(names))
+
+
+def _settings(names: Iterable[str]) -> str:
+    return " ".join(f"--set {name}=VALUE" for name in names)
+
+
 class RefusedError(Exception):
     """A setting cannot be read; its diagnostic is already recorded."""
 
@@ -79,6 +94,8 @@ class Values:
         self.diagnostics: list[Diagnostic] = []
         self.approximations: list[Diagnostic] = []
         """Diagnostics that hold also if the settings are read anew."""
+        self._of_shell: dict[str, tuple[Diagnostic, str, tuple[str, ...]]] = {}
+        """Fields whose value only the shell knows: the diagnostic, the value as written, and what to give instead."""
         self.inexact: dict[str, None] = {}
         """Fields that the plan says only nearly, or not at all."""
         self._origins: dict[str, Origin] = {}
@@ -267,10 +284,33 @@ class Values:
         raise."""
         value = printable(str(self.raw(name)))[:60]
         shell = "; the script leaves it to the shell" if "$" in value else ""
-        variable = re.fullmatch(r"\$\{?(\w+)\}?", value)
-        own = f", or the script's own with --set {variable[1]}=VALUE" if variable else ""
-        help = f"give its value with --set {name}=VALUE{own}" if shell else ""
-        return self.report("E1305", f"`{name}` is {value}, which is not {legal}{shell}", name, help=help)
+        own = _variables(value)
+        or_own = f", or the script's own with {_settings(own)}" if own else ""
+        help = f"give its value with --set {name}=VALUE{or_own}" if shell else ""
+        message = f"`{name}` is {value}, which is not {legal}{shell}"
+        error = self.report("E1305", message, name, help=help)
+        if shell:
+            found = next(d for d in self.diagnostics if d.message == message)
+            self._of_shell[name] = (found, value, own or (name,))
+        return error
+
+    def found(self) -> list[Diagnostic]:
+        """Returns the diagnostics; those of values that only the shell knows are one, which names every variable."""
+        asked = {id(d): (name, value, own) for name, (d, value, own) in self._of_shell.items()}
+        of_shell = [d for d in self.diagnostics if id(d) in asked]
+        if len(of_shell) < 2:
+            return self.diagnostics
+        first, *rest = of_shell
+        shown = ", ".join(f"`{name}` ({value})" for name, value, _ in asked.values())
+        variables = dict.fromkeys(v for _, _, own in asked.values() for v in own)
+        one = Diagnostic(
+            "E1305",
+            f"the script leaves {len(of_shell)} values to the shell: {shown}",
+            first.span,
+            help=f"give them all: {_settings(variables)}",
+            related=tuple(Related(d.span, f"`{asked[id(d)][0]}`") for d in rest if d.span != first.span),
+        )
+        return [one if d is first else d for d in self.diagnostics if d is first or id(d) not in asked]
 
     def refused(self, why: str, *names: str, instead: str = "", off: str = "") -> RefusedError | LeftOutError:
         """Records E1304 (no sentence of a plan expresses the values of the fields `names`); returns the exception to

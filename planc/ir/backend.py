@@ -152,6 +152,11 @@ class Backend(Protocol):
         """
         ...
 
+    def fill(self, program: ProgramText, model: Any, state: Mapping[str, Any]) -> None:
+        """Copy `state`, the full state dict of a module that `parallelize` returned, into the whole module `model`.
+        Raises TypeError if the target has no modules (JAX)."""
+        ...
+
     def model_of(self, source: Any, example: Any = None, name: str = "") -> SavedModel:
         """Return the op graph of `source`: a module, the fields of a config, or `package.module:function`. The model's
         code is executed.

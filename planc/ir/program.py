@@ -38,6 +38,22 @@ class Program(ProgramText, InNotebook):
         with framework_needed(self.target, self.plan.mesh.cause.span):
             return self.backend.parallelize(self, model)
 
+    def fill(self, model: Any, state: Mapping[str, Any]) -> None:
+        """Copy what was trained into `model`, a whole module of the class that was parallelized, on one process.
+
+        Args:
+            model: a module with its own names; `save_pretrained`, `generate` and `state_dict` are as of any other.
+            state: whole tensors by the names of what `parallelize` returned, such as torch's `get_model_state_dict`
+                gives with `full_state_dict`; those of all stages of a pipeline. Low-rank updates are added to their
+                weights.
+
+        Raises:
+            PlanError: E1205 or E1207 to E1210, as `parallelize` does, if `model` is not the plan's model.
+            ValueError: names are missing or too many, or `model` stores a parameter in a form that is not written back.
+        """
+        with framework_needed(self.target, self.plan.mesh.cause.span):
+            self.backend.fill(self, model, state)
+
     def shardings(
         self,
         tree: Any,

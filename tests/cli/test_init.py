@@ -51,3 +51,27 @@ def test_unknown_words_are_findings(words: tuple[str, str], capsys: pytest.Captu
 def test_a_step_has_about_four_million_tokens(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "llama3_8b", "--cluster", "8 x h100_node", "--format", "json"]) == 0
     assert "batch     1024 x 4096 tokens microbatch ?" in json.loads(capsys.readouterr().out)["text"]
+
+
+@pytest.mark.parametrize("name", ["Qwen2.5-32B", "Qwen/Qwen2.5-32B-Instruct", "qwen2_5_32b"])
+def test_a_model_may_have_its_name_on_the_hub(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", name, "--cluster", "2 x h100_node"]) == 0
+    assert "\nmodel     qwen2_5_32b\n" in capsys.readouterr().out
+
+
+def test_first_steps_that_lead_elsewhere_say_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A config has no layout, a Python file is never run, a command is no code, and `help` is asked of a command."""
+    config, registry = tmp_path / "config.json", tmp_path / "registry.py"
+    config.write_text('{"model_type": "qwen2", "vocab_size": 8}')
+    registry.write_text("from torchtitan import x\n")
+    for words, status, said in (
+        (["check", str(config)], 1, "`planc init config.json"),
+        (["check", str(registry)], 1, "a Python file is never run"),
+        (["explain", "search"], 2, "`planc search --help`"),
+    ):
+        assert main(words) == status
+        captured = capsys.readouterr()
+        assert said in " ".join((captured.out + captured.err).split()), words
+    with pytest.raises(SystemExit, match="0"):
+        main(["help", "init"])
+    assert "--cluster" in capsys.readouterr().out

@@ -105,6 +105,7 @@ FROM_JAX = {
         "audit",
         "dry_run",
         "emit_sync",
+        "fill",
         "launch_file",
         "launchers",
         "lockstep",

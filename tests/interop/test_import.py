@@ -93,6 +93,15 @@ def test_a_value_that_the_shell_would_know_is_given_by_an_option(tmp_path: Path)
     assert imported(tmp_path, open_script, given).setup.sequence_tokens == 4096
 
 
+def test_values_of_the_environment_are_asked_for_at_once(tmp_path: Path) -> None:
+    """One finding names every variable that the shell alone knows; one of them alone keeps its own."""
+    text = SCRIPT.replace("--hidden-size 4096", "--hidden-size $((HEADS * 128))")
+    text = text.replace("--seq-length 8192", "--seq-length $SEQ")
+    found = [d for d in imported(tmp_path, text).diagnostics if d.severity == "error"]
+    assert [d.code for d in found] == ["E1305"] and "--set HEADS=VALUE" in found[0].help
+    assert "--set SEQ=VALUE" in found[0].help and "leaves 2 values to the shell" in found[0].message
+
+
 def test_a_flag_in_a_branch_of_the_shell_is_asked_for(tmp_path: Path) -> None:
     branch = 'if [ -n "${KEY}" ]; then\nMODEL_ARGS+=(--wandb-project x --kv-channels 64)\nfi\ntorchrun'
     found = imported(tmp_path, SCRIPT.replace("torchrun", branch))

@@ -121,12 +121,14 @@ def _all_examined(files: list[Path], options: argparse.Namespace) -> list[Examin
         for number, file in enumerate(files, 1):
             progress.show(printable(f"{file} ({number} of {len(files)})"))
             checked.append(_examined(file, options))
-    together = all(map(is_foreign_name, files)) and len({file.parent for file in files}) == 1
+    folders = {file.parent for file in files if file.name != "config.json"}  # a model's config may lie elsewhere
+    together = all(map(is_foreign_name, files)) and len(folders) == 1
     if together and all(
         isinstance(one, Examined) and one.report.step is None for one in checked
     ):  # no file says enough by itself
         one = examine_foreign(files[0], options, *files[1:])
-        return [one] if one.report.step is not None else checked
+        errors = [sum(d.severity == "error" for d in c.report.diagnostics) for c in (one, *checked)]
+        return [one] if one.report.step is not None or errors[0] < max(errors[1:]) else checked
     return checked
 
 

@@ -44,6 +44,11 @@ def run(options: argparse.Namespace) -> int:
     elif found := topics_of(name, kind):
         _show(options.format, found[0].to_json(), "\n\n".join(topic.text for topic in found))
     else:
+        from planc.cli import COMMANDS
+
+        if not kind and name in COMMANDS:
+            print(f"planc explain: `{name}` is a command: `planc {name} --help`", file=sys.stderr)
+            return 2
         return _unknown(name, _names(kind), f"a {kind}" if kind else "a code, verb, layout, model, chip or schedule")
     return 0
 

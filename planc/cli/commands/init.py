@@ -13,6 +13,7 @@ from planc.cli.common import print_json, refused
 from planc.diag.diagnostic import has_errors
 from planc.files import write_atomically
 from planc.ir.plan import Plan
+from planc.language.foreign_names import model_named
 
 SEQUENCE = 4096
 TOKENS = 4 * 2**20
@@ -21,7 +22,7 @@ TOKENS = 4 * 2**20
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `planc init` to `parser`."""
-    parser.add_argument("model", metavar="MODEL", help="a model of the catalog, or the path of a config.json")
+    parser.add_argument("model", metavar="MODEL", help="a model of the catalog, or a config.json")
     parser.add_argument("--cluster", required=True, help="the machine, such as `8 x h100_node` or `tpu_v5p(4x4x4)`")
     parser.add_argument("--batch", type=_positive, metavar="N", help="sequences of a step (about 4 million tokens)")
     parser.add_argument("--seq", type=_positive, default=SEQUENCE, metavar="N", help=f"tokens of one ({SEQUENCE})")
@@ -65,7 +66,8 @@ def _head(options: argparse.Namespace, folder: Path) -> list[str]:
     file = path.suffix == ".json"
     named = path.resolve().parent.name if file else options.model
     name = re.sub(r"\W+", "_", named.lower()).strip("_") or "model"
-    words = f'from "{os.path.relpath(path, folder)}"' if file else options.model
+    model = model_named(options.model, exact=True) or options.model  # as the hub names it, or the catalog
+    words = f'from "{os.path.relpath(path, folder)}"' if file else model
     return [f"plan {name}", f"model     {' '.join(words.split())}", f"cluster   {' '.join(options.cluster.split())}"]
 
 

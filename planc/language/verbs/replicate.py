@@ -23,4 +23,4 @@ def read(sentence: Sentence, draft: Draft) -> None:
         if dim and has_dim(dim, draft):
             draft.replicates += [Replicate(dim=dim, axes=axes, region=region, cause=cause) for region in regions]
         elif dim and sentence.via is None:  # a shorthand speaks of every model; this one has nothing to keep whole
-            no_such_dim(word, draft)
+            no_such_dim(word, draft, sentence)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from planc.diag.diagnostic import Edit, Fix
 from planc.ir.dims import CARRIED, DIMS
 from planc.ir.plan import Shard
 from planc.language.draft import Draft
+from planc.language.precedence import whole_line
 from planc.syntax.tree import Sentence, Word
 
 VERBS = ("shard",)
@@ -27,7 +29,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
             if has_dim(carried, draft):
                 _add(sentence, carried, axes, regions, draft)
             elif carried == dim:
-                no_such_dim(word, draft)
+                no_such_dim(word, draft, sentence)
 
 
 def has_dim(dim: str, draft: Draft) -> bool:
@@ -35,9 +37,14 @@ def has_dim(dim: str, draft: Draft) -> bool:
     return dim in ("batch", "sequence") or (draft.model is not None and dim in draft.model.sizes)
 
 
-def no_such_dim(word: Word, draft: Draft) -> None:
-    """Report E0108: the model has no dim `word`. Nothing is reported if the model itself could not be read."""
-    if draft.model is not None:
+def no_such_dim(word: Word, draft: Draft, sentence: Sentence) -> None:
+    """Report E0108: the model has no dim `word`, which `sentence` names, or the layout that it is from. Nothing is
+    reported if the model itself could not be read."""
+    if draft.model is not None and sentence.via is not None:
+        said = f"{draft.model.name} has no {word.text}, which `{sentence.via.text}` divides"
+        fix = Fix("remove this sentence", (Edit(whole_line(sentence.via.span), ""),))
+        draft.report("E0108", sentence.via.span, said, help="leave the sentence out, or name another model", fix=fix)
+    elif draft.model is not None:
         draft.unknown(word, ["batch", "sequence", *draft.model.sizes], f"a dim of {draft.model.name}")
 
 

@@ -93,6 +93,7 @@ def _replacements(layout: Tree, use: Sentence, draft: Draft) -> dict[str, list[N
             use.span,
             f"layout `{use.node.words('NAME')[0].text}` stands over {len(formal)} axes"
             f" ({', '.join(formal)}); {len(actual)} are given",
+            help=f"write `use {use.node.words('NAME')[0].text} over {', '.join(formal)}` with these axes in the mesh",
         )
         return None
     names: dict[str, list[Node | Word]] = {formal[0]: [*actual]}

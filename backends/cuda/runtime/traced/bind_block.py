@@ -17,6 +17,7 @@ from planc.backends.cuda.runtime.traced.bind_experts import (
     put_experts,
     router_of,
 )
+from planc.backends.cuda.runtime.traced.copied import copied
 from planc.backends.cuda.runtime.traced.entrance import Entered, Entrance, ForWhole
 from planc.backends.cuda.runtime.traced.expert_form import form_of
 from planc.backends.cuda.runtime.traced.free_names import name_in_code, part_at, with_free_names
@@ -46,7 +47,7 @@ def plain_linear(module: nn.Module, linear: Linear) -> nn.Module:
     weight = getattr(module, linear.weight.rpartition(".")[2])
     bias = getattr(module, linear.bias.rpartition(".")[2]) if linear.bias else None
     made = nn.Linear(linear.taken, linear.made, bias=bias is not None, device="meta", dtype=weight.dtype)
-    made.weight = nn.Parameter(weight.detach().T.contiguous()) if linear.transposed else weight
+    made.weight = copied(weight.detach().T, weight.detach().T.contiguous()) if linear.transposed else weight
     if bias is not None:
         made.bias = bias
     return made
@@ -428,9 +429,9 @@ def _parts_of(
     for name, own in zip(names, rows, strict=True):
         index = torch.tensor(own, device=weight.device)
         part = nn.Linear(layer.taken, len(own), bias=bias is not None, device="meta", dtype=weight.dtype)
-        part.weight = nn.Parameter(weight.detach()[index])
+        part.weight = copied(weight, weight.detach()[index], index)
         if isinstance(bias, Tensor):
-            part.bias = nn.Parameter(bias.detach()[index])
+            part.bias = copied(bias, bias.detach()[index], index)
         holder._modules[name] = part
 
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from planc.backends.cuda.models import moe
+from planc.backends.cuda.runtime.traced.copied import copied
 from planc.backends.cuda.runtime.traced.roles import ExpertLayers, Shape
 
 TRIED_TOKENS, TRIED_WIDTH, TRIED_EMBED = 12, 8, 24
@@ -52,10 +53,10 @@ class BiasedExpertLinear(moe.ExpertLinear):
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         nn.Module.__init__(self)
-        self.weight = nn.Parameter(weight.detach().clone(memory_format=torch.contiguous_format))
+        self.weight = copied(weight, weight.detach().clone(memory_format=torch.contiguous_format))
         self.bias = None
         if bias is not None:
-            self.bias = nn.Parameter(bias.detach().clone(memory_format=torch.contiguous_format))
+            self.bias = copied(bias, bias.detach().clone(memory_format=torch.contiguous_format))
 
     def has_kernel(self, rows: Tensor) -> bool:
         return self.bias is None and super().has_kernel(rows)
