@@ -127,7 +127,7 @@ def sync_time(
         start_s=start_s,
         busiest=far.links.name(far=True) if limited_by_network else near.links.name(far=False),
         busiest_bytes=far.node_bytes if limited_by_network else near.rank_bytes,
-        bound_s=_bound_s(transfer, links, share),
+        bound_s=_bound_s(transfer, links, staging, share),
         gathered_s=_gathered_s(transfer, links),
         staging_bytes=staging,
     )
@@ -165,14 +165,17 @@ class _Busy:
         )
 
 
-def _bound_s(transfer: WeightTransfer, links: list[_Links], share: float) -> float:
+def _bound_s(transfer: WeightTransfer, links: list[_Links], lacked: float, share: float) -> float:
     """Return the most seconds of: a node that receives what it lacks once, over all its uplinks; a rank that receives
-    what it lacks over all its links at once; a trainer apart that sends, from all its nodes, what it sends."""
-    missing_ranks = share * max(transfer.missing_of_node.values(), default=0.0)
-    of_node_s = links[1].far_s(missing_ranks, 0.0)
-    missing = share * max(transfer.missing.values(), default=0.0)
-    near_s = links[1].near_s(missing)
-    of_rank_s = 1 / (1 / near_s + 1 / links[1].far_s(missing, missing)) if missing_ranks and near_s else near_s
+    the `lacked` bytes over all its links at once; a trainer apart that sends, from all its nodes, what it sends."""
+    of_node: dict[int, float] = {}
+    for rank, load in transfer.loads.items():
+        node = transfer.sides[rank >= transfer.sides[1].first].node(rank)
+        of_node[node] = of_node.get(node, 0.0) + share * load.far_in
+    lacked_of_node = max(of_node.values(), default=0.0)
+    of_node_s = links[1].far_s(lacked_of_node, 0.0)
+    near_s = links[1].near_s(lacked)
+    of_rank_s = 1 / (1 / near_s + 1 / links[1].far_s(lacked, lacked)) if lacked_of_node and near_s else near_s
     if not transfer.sides[1].first:
         return max(of_node_s, of_rank_s)
     sent = share * sum(load.far_out for rank, load in transfer.loads.items() if rank < transfer.sides[1].first)
