@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.backend import StateLayout
+from planc.ir.garbage import gc_paused
 from planc.ir.model import EXPERTS, Param
 from planc.ir.sharding import Sharded
 from planc.sharding.shard_intervals import held, stages_of_layers, stored_layout
@@ -151,9 +152,10 @@ def transfer_of(
     """Return what `moves` move between the ranks of two `sides`, which are the same if both have the same devices.
     `wire_bytes` gives the bytes of an element as it travels."""
     found = _Sums(sides)
-    for move in moves:
-        found.add(move, wire_bytes(move))
-    return found.transfer()
+    with gc_paused():
+        for move in moves:
+            found.add(move, wire_bytes(move))
+        return found.transfer()
 
 
 @dataclass(frozen=True)
