@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field
 from functools import cached_property
 from itertools import chain
 from math import lcm, prod
@@ -19,6 +18,7 @@ from planc.diag.fast_dataclass import dataclass
 from planc.ir.backend import StateLayout
 from planc.ir.garbage import gc_paused
 from planc.ir.model import EXPERTS, Param
+from planc.ir.serve_report import ClassBytes
 from planc.ir.sharding import Sharded
 from planc.sharding.shard_intervals import held, stages_of_layers, stored_layout
 from planc.sharding.transfer_core import RankRange, TensorLayout, cells, rotation_of, shape_of
@@ -58,19 +58,6 @@ class Load:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassBytes:
-    """The bytes that move of one parameter, over all its layers. `pieces` are messages."""
-
-    name: str
-    tensors: int
-    pieces: int
-    local_bytes: float
-    """Bytes that a rank of the generator has already, as its own shard of the trainer."""
-    near_bytes: float
-    far_bytes: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class WeightTransfer:
     """The transfer of all weights, in bytes as they travel."""
 
@@ -80,9 +67,10 @@ class WeightTransfer:
     lack: each once."""
     deepest: int
     """Messages in a row, from a holder to the last rank that its cell reaches."""
-    model_bytes: float = 0.0
-    """The weights, each once."""
-    sides: tuple[RankRange, RankRange] = field(default_factory=lambda: (RankRange(0, 1, 1), RankRange(0, 1, 1)))
+    model_bytes: float
+    """Bytes of the weights, each once."""
+    sides: tuple[RankRange, RankRange]
+    """The ranks of trainer and generator."""
 
     @property
     def pieces(self) -> int:
@@ -196,7 +184,7 @@ class _Sums:
         """By holders, wanters and turn."""
         self._sent: defaultdict[int, float] = defaultdict(float)
         """By the trainer's rank, to a generator of its own devices."""
-        self._classes: list[ClassBytes] = []
+        self._classes: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0, 0.0, 0.0, 0.0])
         self._model_bytes = 0.0
 
     def add(self, move: TensorMove, wire_bytes: float) -> None:
@@ -223,13 +211,9 @@ class _Sums:
                 for turn, times in turns[len(ranks)].items():
                     self._sent[ranks[(turn + index) % len(ranks)]] += travels * times
         layers = len(move.layers)
-        sums = (layers * wire_bytes * n for n in (local, near, far))
-        names = ("local_bytes", "near_bytes", "far_bytes")
-        self._classes.append(
-            ClassBytes(
-                name=move.param.name, tensors=layers, pieces=pieces * layers, **dict(zip(names, sums, strict=True))
-            )
-        )
+        sums = self._classes[move.param.name]
+        for place, each in enumerate((1, pieces, *(wire_bytes * n for n in (local, near, far)))):
+            sums[place] += layers * each
         self._model_bytes += prod(shape_of(move.target)) * layers * wire_bytes
 
     def _sized(self, source: TensorLayout, target: TensorLayout) -> Iterator[tuple[int, int, int, _Spread]]:
@@ -292,7 +276,10 @@ class _Sums:
         for rank, size in self._sent.items():
             loads[rank].far_out += size
         return WeightTransfer(
-            classes=_by_name(self._classes),
+            classes=tuple(
+                ClassBytes(name=name, tensors=int(n), pieces=int(m), local_bytes=own, near_bytes=near, far_bytes=far)
+                for name, (n, m, own, near, far) in self._classes.items()
+            ),
             loads=dict(loads),
             deepest=deepest,
             model_bytes=self._model_bytes,
@@ -358,23 +345,3 @@ def _pass_on(
     for index, rank in enumerate(lacking):
         loads[holders[(rotation + index) % len(holders)]].near_out += size
         loads[rank].near_in += size
-
-
-def _by_name(found: list[ClassBytes]) -> tuple[ClassBytes, ...]:
-    """Return one entry a parameter: the sums of its moves."""
-    whole: dict[str, ClassBytes] = {}
-    for one in found:
-        other = whole.get(one.name)
-        whole[one.name] = one if other is None else _sum(other, one)
-    return tuple(whole.values())
-
-
-def _sum(one: ClassBytes, other: ClassBytes) -> ClassBytes:
-    return ClassBytes(
-        name=one.name,
-        tensors=one.tensors + other.tensors,
-        pieces=one.pieces + other.pieces,
-        local_bytes=one.local_bytes + other.local_bytes,
-        near_bytes=one.near_bytes + other.near_bytes,
-        far_bytes=one.far_bytes + other.far_bytes,
-    )
