@@ -41,6 +41,8 @@ class ServeExamined:
     serve: ServePlan | None = None
     sides: tuple[Sharded, Sharded] | None = None
     """The trainer's layouts and the generator's, if a program can move weights between them."""
+    trainer: Examined | None = None
+    """What was found of the training plan."""
 
 
 def check_serve(source: str | Path, *, set: dict[str, int] | None = None) -> ServeReport:
@@ -60,6 +62,7 @@ def examine_serve(
     set: dict[str, int] | None = None,
     target: AnyTarget | None = None,
     unsaved: Mapping[Path, str] | None = None,
+    trainer: Examined | None = None,
 ) -> ServeExamined:
     """Check a serve plan like `check_serve`, and return its report with the texts read and the layouts of both sides.
 
@@ -68,23 +71,23 @@ def examine_serve(
         set: values of its `let` numbers, by name.
         target: the target of the training plan; None: that of its `target` sentence, or of its cluster.
         unsaved: texts by resolved path, which replace those on disk.
+        trainer: what was found of the training plan before; None: it is examined.
     """
     path = Path(source)
-    trainers: list[Examined] = []
 
     def read_trainer(file: Path) -> Built:
-        trainers.append(examine(file, target=target, unsaved=unsaved))
-        built = trainers[0].built
-        assert built is not None
-        return built
+        nonlocal trainer
+        trainer = trainer or examine(file, target=target, unsaved=unsaved)
+        assert trainer.built is not None
+        return trainer.built
 
     built = build_serve(path, set, unsaved, read_trainer=read_trainer)
     serve, found = built.serve, list(built.diagnostics)
     memory = peaks = sync = sides = None
     times: tuple[float | None, float | None] = (None, None)
     if serve is not None:
+        assert trainer is not None
         found += layout_findings(serve)
-        trainer = trainers[0]
         wrong = next((d for d in trainer.report.diagnostics if d.severity == "error" and trainer.costed is None), None)
         if wrong is not None:
             message = f"the training plan {serve.trainer.file} has a mistake: {wrong.message}"
@@ -124,7 +127,7 @@ def examine_serve(
     diagnostics = bounded(in_order([with_user_paths(d, path, built) for d in found]))
     shown = {user_path(name, path): Source(user_path(name, path), s.text, s.lines) for name, s in built.sources.items()}
     report = _report(serve, memory, peaks, times, sync, diagnostics)
-    return ServeExamined(report, built, shown, serve, sides)
+    return ServeExamined(report, built, shown, serve, sides, trainer)
 
 
 def _cache_bytes(memory: ServedMemory, tokens: int) -> float:
