@@ -132,9 +132,7 @@ def search_serve(
     decided, cut_short = 0, ""
     for point in _points(space):
         late = seconds is not None and time.perf_counter() - started > seconds
-        cut_short = (
-            "interrupt" if interrupted() else "time" if late else "layouts" if decided == MOST_LAYOUTS else ""
-        )
+        cut_short = "interrupt" if interrupted() else "time" if late else "layouts" if decided == MOST_LAYOUTS else ""
         if cut_short:
             break
         text = space.text_of(point)

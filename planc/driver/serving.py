@@ -24,7 +24,7 @@ from planc.ir.target import AnyTarget, Target
 from planc.language.build import Built, build_serve
 from planc.lowering import load_backend, state_layout
 from planc.sharding.propagate import propagate
-from planc.sharding.transfers import narrows, transfer
+from planc.sharding.transfers import WeightTransfer, narrows, transfer
 
 INDEX_BYTES = 4
 """Bytes of the index of an element that travels alone."""
@@ -174,6 +174,13 @@ def _wire_bytes(serve: ServePlan, param: Param) -> float:
     return DTYPE_BYTES[dtype]
 
 
+def moved_weights(serve: ServePlan, sides: tuple[Sharded, Sharded], target: Target | None) -> WeightTransfer:
+    """Return the bytes that ranks send and receive in one sync of `serve`, between the layouts of its two `sides`.
+    `target` is that of `sync_facts`."""
+    rest = state_layout(sides[0], target)
+    return transfer(*sides, rest, colocated=serve.colocated, wire_bytes=lambda move: _wire_bytes(serve, move.param))
+
+
 def sync_facts(serve: ServePlan, sides: tuple[Sharded, Sharded], target: Target | None) -> SyncFacts:
     """Return what one sync of `serve` moves between the layouts of its two `sides`, and how long it takes.
 
@@ -182,8 +189,7 @@ def sync_facts(serve: ServePlan, sides: tuple[Sharded, Sharded], target: Target 
     from planc.costing.weight_sync import sync_time
 
     element = DTYPE_BYTES[serve.weights.dtype]
-    rest = state_layout(sides[0], target)
-    moved = transfer(*sides, rest, colocated=serve.colocated, wire_bytes=lambda move: _wire_bytes(serve, move.param))
+    moved = moved_weights(serve, sides, target)
     clusters = (serve.trainer.cluster, serve.layout.cluster)
     took = sync_time(moved, clusters)
     changed_s = None
