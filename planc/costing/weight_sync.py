@@ -22,6 +22,12 @@ from planc.sharding.transfers import WeightTransfer
 
 BUCKET_BYTES = 2**26
 """Bytes that a rank receives at a time."""
+APART_BYTES_PER_S = (51e9, 129e9, 202e9)
+"""Bytes of the model per second at which programs pack, launch and load what moves between two machines of GPUs, beside
+the seconds of the links: the least, the median and the most of the comparable rows of `tests/cost/syncs.toml`."""
+COLOCATED_BYTES_PER_S = (6.4e9, 8.7e9, 17.5e9)
+"""The same on one machine, through handles of CUDA memory: slime's 61.1 GB in 7 s, SkyRL's 28 GB in 4.4 s tensor by
+tensor and in 1.6 s by GB, in the rows of that file whose layouts are not printed."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +103,9 @@ def sync_time(
     staging = share * max((load.near_in + load.far_in for load in transfer.loads.values()), default=0.0)
     limited_by_network = far.far_s > near.near_s
     start_s = _start_s(busy_s, staging, bucket_bytes, transfer, links) if busy_s else 0.0
+    rates = APART_BYTES_PER_S if apart else COLOCATED_BYTES_PER_S
+    slow, usual, fast = (busy_s + start_s + share * transfer.model_bytes / rate for rate in rates)
+    published = busy_s and not any(cluster.has_tpus for cluster in clusters)
     return SyncTime(
         seconds=busy_s + start_s,
         near_s=near.near_s,
@@ -104,6 +113,7 @@ def sync_time(
         start_s=start_s,
         busiest=far.links.name(far=True) if limited_by_network else near.links.name(far=False),
         busiest_bytes=far.node_bytes if limited_by_network else near.rank_bytes,
+        program_s=(fast, usual, slow) if published else None,
         bound_s=_bound_s(transfer, links, staging, share),
         gathered_s=_gathered_s(transfer, links),
         staging_bytes=staging,

@@ -140,6 +140,8 @@ def _verdict(report: ServeReport, sync: SyncFacts) -> SearchVerdict:
         f" a sync of {size(sync.near_bytes + sync.far_bytes)} takes {seconds(sync.seconds)} of links."
     )
     bound = f"{sync.seconds / sync.bound_s:.2f} x the lower bound" if sync.bound_s else "nothing moves"
+    if sync.program_s is not None:
+        bound += f"; tensor by tensor, as published programs do it, about {seconds(sync.program_s[1])}"
     numbers = [
         Number(name="Sync", value=sync.seconds, unit="s", text=seconds(sync.seconds), of=bound),
         Number(

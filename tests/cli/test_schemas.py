@@ -44,7 +44,7 @@ FILES = {
     "other": (ROOT / "plans" / "tiny.plan").read_text().replace("fsdp 2 > tp 2", "tp 2 > fsdp 2"),
     "bad": "plan bad\nmodle llama_tiny\n",
     "serve": 'serve served of "tiny.plan"\nmesh dp 2 > tp 2\nuse ddp over dp\nuse tp over tp\ncache 4 k tokens\n',
-    "serve_free": 'serve s of "tiny.plan"\nmesh dp ? > tp ?\nuse ddp over dp\nuse tp over tp\nrequests 8 x 9 + 9 tokens',
+    "serve_free": 'serve f of "tiny.plan"\nmesh dp ?>tp ?\nuse ddp over dp\nuse tp over tp\nrequests 8 x 9 + 9 tokens',
     "serve_other": 'serve served of "tiny.plan"\nmesh dp 4\nuse ddp over dp\nrequests 8 x 64 + 64 tokens\n',
     "no_fit": (ROOT / "plans" / "tiny.plan").read_text().replace("llama_tiny", "llama3_405b"),
     "free": "plan free\nmodel llama3_8b(layers = 8)\nbatch 32 x 4096 tokens microbatch 1\ncluster 1 x h100_node\n"
