@@ -54,6 +54,7 @@ from planc.report.diff_page import DiffPage
 from planc.report.plan_page import PlanPage
 from planc.report.run_page import RunPage
 from planc.report.search_page import SearchPage
+from planc.report.serve_page import ServePage
 from planc.syntax.lines import MACHINE
 from planc.trainer.checkpoint.manifest import Manifest
 from planc.trainer.receipt.crosscheck import CrossCheck
@@ -314,6 +315,29 @@ def schemas() -> dict[str, Schema]:
             {name: schema for name, schema in of_fields(ServeReport).items() if name != "format"},
         ),
         _answer(
+            "planc.serve_search/1",
+            "Answer of `planc search` about a serve plan; tokens per second are of all replicas, by a roofline.",
+            {
+                "best": array(
+                    exactly(
+                        plan=TEXT,
+                        tokens_per_s=nullable(NUMBER),
+                        decode_s=nullable(NUMBER),
+                        sync_s=NUMBER,
+                        cache_tokens=WHOLE,
+                        requests=nullable(WHOLE),
+                        replicas=WHOLE,
+                        on_front=TRUTH,
+                    )
+                ),
+                "fitting": WHOLE,
+                "decided": WHOLE,
+                "seconds": NUMBER,
+                "refusals": array(exactly(code=TEXT, message=TEXT, layouts=WHOLE)),
+                "cut_short": nullable({"enum": ["time", "interrupt", "layouts"]}),
+            },
+        ),
+        _answer(
             "planc.what_if/1",
             "Answer of `planc check --with`: the step before and after; axes with the largest loss first.",
             of_fields(WhatIf),
@@ -391,6 +415,7 @@ def schemas() -> dict[str, Schema]:
         _of_pydantic(
             "planc.report.run/1", "The page of a training run as data, `planc report RUN -o PAGE.json`.", RunPage
         ),
+        _of_pydantic("planc.report.serve/1", "The page of a serve plan as data.", ServePage),
         _of_pydantic("planc.report.diff/1", "The page of two plans as data, `planc diff A B -o PAGE.json`.", DiffPage),
         _of_pydantic(
             "planc.report.search/1", "The page of a search as data, `planc search FILE -o PAGE.json`.", SearchPage

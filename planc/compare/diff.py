@@ -19,7 +19,7 @@ from planc.picture.notebook import InNotebook
 if TYPE_CHECKING:
     from planc.costing import CostedPlan
 
-Part = Literal["plan", "shards", "collectives", "memory", "step", "run"]
+Part = Literal["plan", "shards", "collectives", "memory", "step", "run", "generator", "serving", "sync"]
 MEMORY = ("total", "params", "grads", "optimizer", "activations", "buffers", "comm_buffers", "reserve")
 STEP = (
     *("time_s", "mfu", "tokens_per_s_per_device", "compute_s", "recompute_s", "exposed_comm_s", "bubble_s"),
@@ -114,14 +114,15 @@ def _plan(one: Plan, other: Plan) -> Iterator[PlanChange]:
             yield PlanChange(part="plan", name=name, unit="", a=a, b=b)
 
 
-def _machines(plan: Plan) -> str:
+def machines_text(plan: Plan) -> str:
     """Return the plan's machines as a `cluster` sentence names them. Their hardware numbers may still differ."""
     cluster = plan.cluster
     shape = f"({'x'.join(map(str, cluster.shape))})" if cluster.is_torus else ""
     return f"{cluster.count} x {cluster.name}{shape}"
 
 
-def _mesh(plan: Plan) -> str:
+def mesh_text(plan: Plan) -> str:
+    """Return the axes of the mesh of `plan` with their sizes, and those of its views."""
     views = [f"{' > '.join(f'{a.name} {a.size}' for a in v.axes)} of {', '.join(v.of)}" for v in plan.mesh.views]
     return "; ".join([" > ".join(f"{name} {n}" for name, n in plan.mesh.sizes.items()), *views])
 
@@ -156,9 +157,9 @@ def _gather(plan: Plan) -> str | None:
 
 SETTINGS: dict[str, Callable[[Plan], str | None]] = {
     "model": lambda plan: plan.model.name,
-    "cluster": _machines,
+    "cluster": machines_text,
     "chip": lambda plan: plan.cluster.chip.name,
-    "mesh": _mesh,
+    "mesh": mesh_text,
     "batch": lambda plan: f"{plan.batch.sequences:,} x {plan.batch.sequence_tokens:,} tokens",
     "microbatches": lambda plan: f"{plan.microbatches} of {plan.batch.microbatch_sequences} a rank and step",
     "pipeline": _pipeline,
@@ -243,7 +244,7 @@ def _collectives(a: CostedPlan, b: CostedPlan) -> Iterator[PlanChange]:
     for key in sorted({**sums[0], **sums[1]}):
         for index, unit in enumerate(("calls", "bytes")):
             pair = [s[key][index] if key in s else None for s in sums]
-            yield from _number("collectives", " ".join(key), unit, pair[0], pair[1])
+            yield from number_change("collectives", " ".join(key), unit, pair[0], pair[1])
 
 
 def _collective_totals(costed: CostedPlan) -> dict[tuple[str, str, str], tuple[float, float]]:
@@ -257,10 +258,10 @@ def _collective_totals(costed: CostedPlan) -> dict[tuple[str, str, str], tuple[f
 
 def _memory(a: CostedPlan, b: CostedPlan) -> Iterator[PlanChange]:
     for part in MEMORY:
-        yield from _number(
+        yield from number_change(
             "memory", part, "GiB", getattr(a.memory.per_device_gib, part), getattr(b.memory.per_device_gib, part)
         )
-    yield from _number("memory", "capacity", "GiB", a.memory.capacity_gib, b.memory.capacity_gib)
+    yield from number_change("memory", "capacity", "GiB", a.memory.capacity_gib, b.memory.capacity_gib)
 
 
 def _step(a: CostedPlan, b: CostedPlan) -> Iterator[PlanChange]:
@@ -269,7 +270,7 @@ def _step(a: CostedPlan, b: CostedPlan) -> Iterator[PlanChange]:
         peaks = (a.step.peak, b.step.peak) if name == "mfu" else ()
         yield from (
             replace(change, names=peaks)
-            for change in _number("step", name, unit, *(getattr(c.step, name) for c in (a, b)))
+            for change in number_change("step", name, unit, *(getattr(c.step, name) for c in (a, b)))
         )
 
 
@@ -280,10 +281,11 @@ def _run(a: CostedPlan, b: CostedPlan) -> Iterator[PlanChange]:
     for name, unit in units.items():
         pair = [None if c.run is None else getattr(c.run, name) for c in (a, b)]
         if pair != [None, None]:
-            yield from _number("run", name, unit or "", *pair)
+            yield from number_change("run", name, unit or "", *pair)
 
 
-def _number(part: Part, name: str, unit: str, a: float | None, b: float | None) -> Iterator[PlanChange]:
+def number_change(part: Part, name: str, unit: str, a: float | None, b: float | None) -> Iterator[PlanChange]:
+    """Yield the difference of two numbers of one `name`, `unit` and `part`, if there is one."""
     if a is None or b is None or abs(a - b) > SAME * max(abs(a), abs(b)):
         yield PlanChange(part=part, name=name, unit=unit, a=a, b=b)
 

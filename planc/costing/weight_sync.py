@@ -22,6 +22,12 @@ from planc.sharding.transfers import WeightTransfer
 
 BUCKET_BYTES = 2**26
 """Bytes that a rank receives at a time."""
+APART_BYTES_PER_S = (51e9, 129e9, 202e9)
+"""Bytes of the model per second at which programs pack, launch and load what moves between two machines of GPUs, beside
+the seconds of the links: the least, the median and the most of the comparable rows of `tests/cost/syncs.toml`."""
+COLOCATED_BYTES_PER_S = (6.4e9, 8.7e9, 17.5e9)
+"""The same on one machine, through handles of CUDA memory: slime's 61.1 GB in 7 s, SkyRL's 28 GB in 4.4 s tensor by
+tensor and in 1.6 s by GB, in the rows of that file whose layouts are not printed."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +103,9 @@ def sync_time(
     staging = share * max((load.near_in + load.far_in for load in transfer.loads.values()), default=0.0)
     limited_by_network = far.far_s > near.near_s
     start_s = _start_s(busy_s, staging, bucket_bytes, transfer, links) if busy_s else 0.0
+    rates = APART_BYTES_PER_S if apart else COLOCATED_BYTES_PER_S
+    slow, usual, fast = (busy_s + start_s + share * transfer.model_bytes / rate for rate in rates)
+    published = busy_s and not any(cluster.has_tpus for cluster in clusters)
     return SyncTime(
         seconds=busy_s + start_s,
         near_s=near.near_s,
@@ -104,7 +113,8 @@ def sync_time(
         start_s=start_s,
         busiest=far.links.name(far=True) if limited_by_network else near.links.name(far=False),
         busiest_bytes=far.node_bytes if limited_by_network else near.rank_bytes,
-        bound_s=_bound_s(transfer, links, share),
+        program_s=(fast, usual, slow) if published else None,
+        bound_s=_bound_s(transfer, links, staging, share),
         gathered_s=_gathered_s(transfer, links),
         staging_bytes=staging,
     )
@@ -142,14 +152,17 @@ class _Busy:
         )
 
 
-def _bound_s(transfer: WeightTransfer, links: list[_Links], share: float) -> float:
+def _bound_s(transfer: WeightTransfer, links: list[_Links], lacked: float, share: float) -> float:
     """Return the most seconds of: a node that receives what it lacks once, over all its uplinks; a rank that receives
-    what it lacks over all its links at once; a trainer apart that sends, from all its nodes, what it sends."""
-    missing_ranks = share * max(transfer.missing_of_node.values(), default=0.0)
-    of_node_s = links[1].far_s(missing_ranks, 0.0)
-    missing = share * max(transfer.missing.values(), default=0.0)
-    near_s = links[1].near_s(missing)
-    of_rank_s = 1 / (1 / near_s + 1 / links[1].far_s(missing, missing)) if missing_ranks and near_s else near_s
+    the `lacked` bytes over all its links at once; a trainer apart that sends, from all its nodes, what it sends."""
+    of_node: dict[int, float] = {}
+    for rank, load in transfer.loads.items():
+        node = transfer.sides[rank >= transfer.sides[1].first].node(rank)
+        of_node[node] = of_node.get(node, 0.0) + share * load.far_in
+    lacked_of_node = max(of_node.values(), default=0.0)
+    of_node_s = links[1].far_s(lacked_of_node, 0.0)
+    near_s = links[1].near_s(lacked)
+    of_rank_s = 1 / (1 / near_s + 1 / links[1].far_s(lacked, lacked)) if lacked_of_node and near_s else near_s
     if not transfer.sides[1].first:
         return max(of_node_s, of_rank_s)
     sent = share * sum(load.far_out for rank, load in transfer.loads.items() if rank < transfer.sides[1].first)

@@ -24,7 +24,7 @@ from planc.ir.target import AnyTarget, Target
 from planc.language.build import Built, build_serve
 from planc.lowering import load_backend, state_layout
 from planc.sharding.propagate import propagate
-from planc.sharding.transfers import narrows, transfer
+from planc.sharding.transfers import WeightTransfer, narrows, transfer
 
 INDEX_BYTES = 4
 """Bytes of the index of an element that travels alone."""
@@ -41,6 +41,8 @@ class ServeExamined:
     serve: ServePlan | None = None
     sides: tuple[Sharded, Sharded] | None = None
     """The trainer's layouts and the generator's, if a program can move weights between them."""
+    trainer: Examined | None = None
+    """What was found of the training plan."""
 
 
 def check_serve(source: str | Path, *, set: dict[str, int] | None = None) -> ServeReport:
@@ -60,6 +62,7 @@ def examine_serve(
     set: dict[str, int] | None = None,
     target: AnyTarget | None = None,
     unsaved: Mapping[Path, str] | None = None,
+    trainer: Examined | None = None,
 ) -> ServeExamined:
     """Check a serve plan like `check_serve`, and return its report with the texts read and the layouts of both sides.
 
@@ -68,23 +71,23 @@ def examine_serve(
         set: values of its `let` numbers, by name.
         target: the target of the training plan; None: that of its `target` sentence, or of its cluster.
         unsaved: texts by resolved path, which replace those on disk.
+        trainer: what was found of the training plan before; None: it is examined.
     """
     path = Path(source)
-    trainers: list[Examined] = []
 
     def read_trainer(file: Path) -> Built:
-        trainers.append(examine(file, target=target, unsaved=unsaved))
-        built = trainers[0].built
-        assert built is not None
-        return built
+        nonlocal trainer
+        trainer = trainer or examine(file, target=target, unsaved=unsaved)
+        assert trainer.built is not None
+        return trainer.built
 
     built = build_serve(path, set, unsaved, read_trainer=read_trainer)
     serve, found = built.serve, list(built.diagnostics)
     memory = peaks = sync = sides = None
     times: tuple[float | None, float | None] = (None, None)
     if serve is not None:
+        assert trainer is not None
         found += layout_findings(serve)
-        trainer = trainers[0]
         wrong = next((d for d in trainer.report.diagnostics if d.severity == "error" and trainer.costed is None), None)
         if wrong is not None:
             message = f"the training plan {serve.trainer.file} has a mistake: {wrong.message}"
@@ -124,7 +127,7 @@ def examine_serve(
     diagnostics = bounded(in_order([with_user_paths(d, path, built) for d in found]))
     shown = {user_path(name, path): Source(user_path(name, path), s.text, s.lines) for name, s in built.sources.items()}
     report = _report(serve, memory, peaks, times, sync, diagnostics)
-    return ServeExamined(report, built, shown, serve, sides)
+    return ServeExamined(report, built, shown, serve, sides, trainer)
 
 
 def _cache_bytes(memory: ServedMemory, tokens: int) -> float:
@@ -171,6 +174,13 @@ def _wire_bytes(serve: ServePlan, param: Param) -> float:
     return DTYPE_BYTES[dtype]
 
 
+def moved_weights(serve: ServePlan, sides: tuple[Sharded, Sharded], target: Target | None) -> WeightTransfer:
+    """Return the bytes that ranks send and receive in one sync of `serve`, between the layouts of its two `sides`.
+    `target` is that of `sync_facts`."""
+    rest = state_layout(sides[0], target)
+    return transfer(*sides, rest, colocated=serve.colocated, wire_bytes=lambda move: _wire_bytes(serve, move.param))
+
+
 def sync_facts(serve: ServePlan, sides: tuple[Sharded, Sharded], target: Target | None) -> SyncFacts:
     """Return what one sync of `serve` moves between the layouts of its two `sides`, and how long it takes.
 
@@ -179,8 +189,7 @@ def sync_facts(serve: ServePlan, sides: tuple[Sharded, Sharded], target: Target 
     from planc.costing.weight_sync import sync_time
 
     element = DTYPE_BYTES[serve.weights.dtype]
-    rest = state_layout(sides[0], target)
-    moved = transfer(*sides, rest, colocated=serve.colocated, wire_bytes=lambda move: _wire_bytes(serve, move.param))
+    moved = moved_weights(serve, sides, target)
     clusters = (serve.trainer.cluster, serve.layout.cluster)
     took = sync_time(moved, clusters)
     changed_s = None

@@ -42,6 +42,9 @@ class SyncTime(Value):
     """Seconds of the busiest uplinks of a node."""
     start_s: float
     """Seconds of latencies, launches and the first bucket's way to the last rank."""
+    program_s: tuple[float, float, float] | None
+    """Least, middle and most seconds if a program such as those that were published moves the weights, a tensor after
+    the other; None on machines for which none were published."""
     busiest: str
     """Name of the network level with the busiest link."""
     busiest_bytes: float

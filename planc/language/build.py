@@ -161,10 +161,13 @@ def build_serve(
     trainer = _trainer(read.header, draft, read_trainer)
     if trainer is None:
         return Built(None, in_order(draft.diagnostics), files.sources)
-    return build_plan(read, files, given or {}, trainer=trainer)
+    built = build_plan(read, files, given or {}, trainer=trainer.plan)
+    beside = os.path.dirname(draft.files[0])
+    inside = [os.path.normpath(os.path.join(beside, name)) for name in trainer.files]
+    return replace(built, files=(*draft.files, *inside, *built.files))
 
 
-def _trainer(header: Sentence, draft: Draft, read: Callable[[Path], Built]) -> Plan | None:
+def _trainer(header: Sentence, draft: Draft, read: Callable[[Path], Built]) -> Built | None:
     """Return the training plan that the `header` of a serve plan names; None (reported) if it cannot be served."""
     word = header.node.words("STRING")[0]
     name = word.text.strip('"')
@@ -183,7 +186,7 @@ def _trainer(header: Sentence, draft: Draft, read: Callable[[Path], Built]) -> P
             "E1502", word.span, f"{name} trains low-rank updates (`lora`), which planc does not merge", help=help
         )
         return None
-    return built.plan
+    return built
 
 
 def build_plan(

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from planc.report.diff_page import DiffPage
     from planc.report.run_page import RunPage
     from planc.report.search_page import SearchPage
+    from planc.report.serve_page import ServePage
 
-Page: TypeAlias = "PlanPage | DiffPage | SearchPage | ClustersPage | RunPage"
+Page: TypeAlias = "PlanPage | DiffPage | SearchPage | ClustersPage | RunPage | ServePage"
 """Every kind of page."""
 
 
@@ -59,6 +60,8 @@ def html(page: Page, view: str = "") -> str:
         return written("search.html.j2", page, shown)
     if page.format == "planc.report.run/1":
         return written("run.html.j2", page, shown)
+    if page.format == "planc.report.serve/1":
+        return written("serve.html.j2", page, shown)
     if page.format == "planc.report.clusters/1":
         from planc.report.clusters_page import figures
 
@@ -151,6 +154,10 @@ def _views(kind: str) -> tuple[PageView, ...]:
         from planc.report.run_page import RUN_VIEWS
 
         return RUN_VIEWS
+    if kind == "serve":
+        from planc.report.serve_page import SERVE_VIEWS
+
+        return SERVE_VIEWS
     return PLAN_VIEWS
 
 

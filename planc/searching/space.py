@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, cached_property
 from math import comb, factorial, isqrt, prod
@@ -17,7 +17,7 @@ from planc.ir.cache import Computed
 from planc.ir.mesh import Mesh, are_neighbours
 from planc.ir.plan import Batch, Plan, Recompute, Split
 from planc.ir.target import AnyTarget
-from planc.language.build import build_file
+from planc.language.build import Built, build_file
 from planc.language.framework_rules import settled
 from planc.language.imports import Files
 from planc.language.op_names import covering
@@ -84,7 +84,8 @@ class Space:
 
     Raises PlanError if the file has errors or leaves nothing open. `most_sequences` is required if the batch size is
     open. `on` is the target whose `on TARGET:` sentences apply, "" for none. `unsaved` holds texts that replace files
-    on disk. With `own`, `realise as` is ignored: layouts are costed as programs that planc writes.
+    on disk. With `own`, `realise as` is ignored: layouts are costed as programs that planc writes. `build` reads the
+    file.
     """
 
     target: AnyTarget | None
@@ -101,8 +102,10 @@ class Space:
         unsaved: Mapping[Path, str] | None = None,
         *,
         own: bool = False,
+        build: Callable[[Path, dict[str, int], str, Mapping[Path, str]], Built] = build_file,
     ) -> None:
         self.path, self.given, self.most_sequences, self.on, self._own = path, given or {}, most_sequences, on, own
+        self._build, self._unsaved = build, unsaved or {}
         files = Files(root=path.parent, unsaved=unsaved or {})
         read = files.read(path, path.name)
         if isinstance(read, Diagnostic):
@@ -184,7 +187,7 @@ class Space:
         plain = {f.span: "1f1b" if f.kind == "schedule" else "1" for f in self.free if f.kind != "order"}
         tied = dict.fromkeys(self._inside_views, "1")
         text = self._filled({**tied, **plain, **values}, 0)
-        built = build_file(self.path, self.given, self.on, {self.path.resolve(): text})
+        built = self._build(self.path, self.given, self.on, {**self._unsaved, self.path.resolve(): text})
         if built.plan is None:
             raise PlanError(built.diagnostics)
         self.target, self.on_targets = built.target, built.on

@@ -1,23 +1,27 @@
 """The transfer of a trainer's weights to a generator: what moves, over which kind of link, and how much a rank sends.
 
-The hops are those of `transfer_core`, which the emitted program runs. Layers whose tensors take the same hops are
-looked at once.
+The sums are those of the hops of `transfer_core`, which the emitted program runs. Layers whose tensors take the same
+hops are looked at once, and so are nodes that receive alike.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from math import lcm
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from itertools import chain
+from math import lcm, prod
 from typing import NamedTuple
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.backend import StateLayout
+from planc.ir.garbage import gc_paused
 from planc.ir.model import EXPERTS, Param
 from planc.ir.serve_report import ClassBytes
 from planc.ir.sharding import Sharded
 from planc.sharding.shard_intervals import held, stages_of_layers, stored_layout
-from planc.sharding.transfer_core import RankRange, TensorLayout, cells, hops
+from planc.sharding.transfer_core import RankRange, TensorLayout, cells, rotation_of, shape_of
 
 
 class TensorMove(NamedTuple):
@@ -59,11 +63,8 @@ class WeightTransfer:
 
     classes: tuple[ClassBytes, ...]
     loads: dict[int, Load]
-    """By global rank."""
-    missing: dict[int, float]
-    """Bytes that each rank of the generator lacks."""
-    missing_of_node: dict[int, float]
-    """Distinct bytes that each node of the generator lacks, by its first global rank."""
+    """By global rank. What a rank of the generator receives it lacks, and what a node receives from others its ranks
+    lack: each once."""
     deepest: int
     """Messages in a row, from a holder to the last rank that its cell reaches."""
     model_bytes: float
@@ -130,152 +131,174 @@ def transfer(
     """
     one, other = sides_of(source, target, colocated=colocated)
     sides = (one._replace(per_node=per_node), other._replace(per_node=per_node)) if per_node else (one, other)
-    found, model_bytes = _Sums(sides, colocated), 0.0
-    for move in tensor_transfers(source, target, rest):
-        travels = wire_bytes(move)
-        found.add(move, travels)
-        model_bytes += source.model.elements(move.param) * len(move.layers) * travels
-    return found.transfer(model_bytes)
+    return transfer_of(tensor_transfers(source, target, rest), sides, wire_bytes)
 
 
-class _Cells(NamedTuple):
-    """Cells with the same ranks on both sides, of layers `layers`, whose first turn is `rotation`."""
+def transfer_of(
+    moves: Iterable[TensorMove], sides: tuple[RankRange, RankRange], wire_bytes: WireBytes
+) -> WeightTransfer:
+    """Return what `moves` move between the ranks of two `sides`, which are the same if both have the same devices.
+    `wire_bytes` gives the bytes of an element as it travels."""
+    found = _Sums(sides)
+    with gc_paused():
+        for move in moves:
+            found.add(move, wire_bytes(move))
+        return found.transfer()
 
-    holders: int
-    wanters: int
-    rotation: int
-    layers: tuple[int, ...]
+
+@dataclass(frozen=True)
+class _Group:
+    """Ranks that hold or want the same cells."""
+
+    ranks: tuple[int, ...]
+    by_node: dict[int, tuple[int, ...]]
+    """Those of each node, nodes ascending."""
+
+    @cached_property
+    def nodes(self) -> tuple[int, ...]:
+        """The nodes, ascending."""
+        return tuple(self.by_node)
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """The different numbers of ranks that its nodes have."""
+        return tuple({len(ranks) for ranks in self.by_node.values()})
+
+
+NOBODY = _Group((), {})
+"""The holders of a cell of a generator with devices of its own: what the trainer sends is counted apart."""
 
 
 class _Sums:
-    """Sums over cells. Those with the same ranks and turns are added up before their hops are walked."""
+    """Sums over cells. Those with the same ranks and turns are added up before they are shared out to ranks: nodes of
+    wanters without a holder receive alike, whoever holds the cell, and only the others are looked at pair by pair."""
 
-    def __init__(self, sides: tuple[RankRange, RankRange], colocated: bool) -> None:
-        self._sides, self._colocated = sides, colocated
+    def __init__(self, sides: tuple[RankRange, RankRange]) -> None:
+        self._sides, self._colocated = sides, sides[0] == sides[1]
         self._node = {r: side.node(r) for side in sides for r in range(side.first, side.first + side.devices)}
-        self._groups: list[tuple[int, ...]] = []
-        self._number: dict[tuple[int, ...], int] = {}
-        self._by_id: dict[int, int] = {}
-        self._alive: list[tuple[int, ...]] = []
+        self._groups: list[_Group] = [NOBODY]
+        self._number: dict[tuple[int, ...], int] = {(): 0}
+        self._cells: dict[tuple[TensorLayout, TensorLayout], list[tuple[int, int, int, _Spread]]] = {}
         self._spread: dict[tuple[int, int], _Spread] = {}
-        self._bytes: dict[_Cells, float] = {}
-        self._sent: dict[_Cells, float] = {}
+        self._bytes: defaultdict[tuple[int, int, int], float] = defaultdict(float)
+        """By holders, wanters and turn."""
+        self._sent: defaultdict[int, float] = defaultdict(float)
+        """By the trainer's rank, to a generator of its own devices."""
         self._classes: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0, 0.0, 0.0, 0.0])
+        self._model_bytes = 0.0
 
     def add(self, move: TensorMove, wire_bytes: float) -> None:
         """Add the cells of one move, whose elements travel as `wire_bytes` bytes."""
         pieces, local, near, far = 0, 0, 0, 0
-        first = move.number + 1
-        for index, (box, holders, wanters) in enumerate(cells(move.source, move.target, self._sides)):
+        layouts, turns = (move.source, move.target), dict[int, Counter[int]]()
+        if (found := self._cells.get(layouts)) is None:
+            found = self._cells[layouts] = list(self._sized(*layouts))
+        for index, (size, have, want, spread) in enumerate(found):
+            local += size * spread.local
+            if not spread.near + spread.far:
+                continue
+            pieces += spread.near + spread.far
+            near += size * spread.near
+            far += size * spread.far
+            ranks, travels = self._groups[have].ranks, size * wire_bytes
+            for period in (spread.period, 0 if self._colocated else len(ranks)):
+                if period and period not in turns:
+                    turns[period] = Counter(rotation_of(move.number, layer, 0) % period for layer in move.layers)
+            for turn, times in turns[spread.period].items():
+                at = have if self._colocated else 0, want, (turn + index) % spread.period
+                self._bytes[at] += travels * times
+            if not self._colocated:
+                for turn, times in turns[len(ranks)].items():
+                    self._sent[ranks[(turn + index) % len(ranks)]] += travels * times
+        layers = len(move.layers)
+        sums = self._classes[move.param.name]
+        for place, each in enumerate((1, pieces, *(wire_bytes * n for n in (local, near, far)))):
+            sums[place] += layers * each
+        self._model_bytes += prod(shape_of(move.target)) * layers * wire_bytes
+
+    def _sized(self, source: TensorLayout, target: TensorLayout) -> Iterator[tuple[int, int, int, _Spread]]:
+        """Yield the elements of each cell, its groups of holders and wanters, and how it spreads."""
+        numbers: dict[int, int] = {}  # parts_of keeps its groups of ranks: an id is of one of them
+        for box, holders, wanters in cells(source, target, self._sides):
+            have, want = (
+                numbers[id(r)] if id(r) in numbers else numbers.setdefault(id(r), self._group(r))
+                for r in (holders, wanters)
+            )
+            there = have if self._colocated else 0
+            if (spread := self._spread.get((there, want))) is None:
+                spread = self._spread[there, want] = _spread_of(self._groups[there], self._groups[want])
             size = 1
             for a, b in box:
                 size *= b - a
-            have, want = self._group(holders), self._group(wanters)
-            spread = self._spread_of(have, want)
-            local += size * spread.local
-            if not spread.missing_ranks:
-                continue
-            pieces += len(spread.missing_ranks)
-            near += size * spread.near
-            far += size * spread.far
-            rotation = (first + index) % spread.period
-            if self._colocated:
-                key = _Cells(have, want, rotation, move.layers)
-            else:
-                key = _Cells(-1, want, rotation, move.layers)
-                out = _Cells(have, -1, (first + index) % len(holders), move.layers)
-                self._sent[out] = self._sent.get(out, 0.0) + size * wire_bytes
-            self._bytes[key] = self._bytes.get(key, 0.0) + size * wire_bytes
-        layers = len(move.layers)
-        found = self._classes[move.param.name]
-        for index, each in enumerate((1, pieces, *(wire_bytes * n for n in (local, near, far)))):
-            found[index] += layers * each
+            yield size, have, want, spread
 
     def _group(self, ranks: tuple[int, ...]) -> int:
-        """Return the number of a group of ranks. Groups are met many times as the same object."""
-        if (number := self._by_id.get(id(ranks))) is None:
-            self._alive.append(ranks)
-            number = self._by_id[id(ranks)] = self._number.setdefault(ranks, len(self._groups))
-            if number == len(self._groups):
-                self._groups.append(ranks)
+        """Return the number of a group of ranks."""
+        number = self._number.setdefault(ranks, len(self._groups))
+        if number == len(self._groups):
+            of_node: dict[int, list[int]] = {}
+            for rank in ranks:
+                of_node.setdefault(self._node[rank], []).append(rank)
+            self._groups.append(_Group(ranks, {node: tuple(own) for node, own in sorted(of_node.items())}))
         return number
 
-    def _spread_of(self, have: int, want: int) -> _Spread:
-        key = (have if self._colocated else -1, want)
-        if (found := self._spread.get(key)) is None:
-            found = self._spread[key] = self._count(self._groups[have] if self._colocated else (), self._groups[want])
-        return found
-
-    def _count(self, holders: tuple[int, ...], wanters: tuple[int, ...]) -> _Spread:
-        there = set(holders)
-        missing_ranks = tuple(rank for rank in wanters if rank not in there)
-        nodes: dict[int, int] = {}
-        near: dict[int, int] = {}
-        for rank in missing_ranks:
-            nodes[self._node[rank]] = nodes.get(self._node[rank], 0) + 1
-        for rank in holders:
-            if self._node[rank] in nodes:
-                near[self._node[rank]] = near.get(self._node[rank], 0) + 1
-        far = len(nodes) - len(near)
-        period = lcm(len(holders) or 1, *nodes.values(), *near.values())
-        return _Spread(
-            missing_ranks,
-            frozenset(nodes) - set(near),
-            len(wanters) - len(missing_ranks),
-            len(missing_ranks) - far,
-            far,
-            period,
-        )
-
-    def transfer(self, model_bytes: float) -> WeightTransfer:
-        """Walk the hops, and return all sums; `model_bytes` are those of the weights, each once."""
+    def transfer(self) -> WeightTransfer:
+        """Share the cells out to ranks as `hops` does, and return all sums."""
         loads: defaultdict[int, Load] = defaultdict(Load)
-        missing: defaultdict[int, float] = defaultdict(float)
-        of_node: defaultdict[int, float] = defaultdict(float)
-        walked: defaultdict[tuple[int, int, int], float] = defaultdict(float)
+        shared: defaultdict[int, _Turns] = defaultdict(lambda: defaultdict(float))
         deepest = 0
-        for key, size in self._bytes.items():
-            spread = self._spread[key.holders, key.wanters]
-            for rank in spread.missing_ranks:
-                missing[rank] += size * len(key.layers)
-            for node in spread.nodes:
-                of_node[node] += size * len(key.layers)
-            for rotation, times in _rotations(key, spread.period):
-                walked[key.holders, key.wanters, rotation] += size * times
-        for (have, want, rotation), size in walked.items():
-            holders = self._groups[have] if self._colocated else (OUTSIDE,)
-            for hop in hops(((0, 1),), holders, self._groups[want], rotation, self._sides, self._colocated):
-                deepest = max(deepest, hop.depth)
-                inside = hop.sender != OUTSIDE and self._node[hop.sender] == self._node[hop.receiver]
-                _add(loads, hop.sender, hop.receiver, size, inside)
+        for (have, want, rotation), size in self._bytes.items():
+            spread, wanters, turns = self._spread[have, want], self._groups[want], shared[want]
+            for own, lacking in spread.common.values():
+                _pass_on(loads, own, lacking, rotation, size)
+            if not spread.far:
+                deepest = max(deepest, 1)
+                continue
+            for node in spread.common:
+                turns[node, rotation % len(wanters.by_node[node])] -= size
+            for count in wanters.counts:
+                turns[-count, rotation % count] += size
+            holders = self._groups[have].ranks
+            sender = holders[rotation % len(holders)] if holders else OUTSIDE
+            loads[sender].far_out += size
+            last, depth = _last(wanters, spread, sender)
+            ends = wanters.by_node[last]
+            loads[ends[rotation % len(ends)]].far_out -= size
+            deepest = max(deepest, depth)
         loads.pop(OUTSIDE, None)
-        for key, size in self._sent.items():
-            holders = self._groups[key.holders]
-            for rotation, times in _rotations(key, len(holders)):
-                loads[holders[rotation]].far_out += size * times
+        for want, turns in shared.items():
+            for node, ranks in self._groups[want].by_node.items():
+                for turn, lead in enumerate(ranks):
+                    if size := turns[-len(ranks), turn] + turns[node, turn]:
+                        loads[lead].far_in += size
+                        loads[lead].far_out += size
+                        _pass_on(loads, (lead,), tuple(r for r in ranks if r != lead), 0, size)
+        for rank, size in self._sent.items():
+            loads[rank].far_out += size
         return WeightTransfer(
             classes=tuple(
                 ClassBytes(name=name, tensors=int(n), pieces=int(m), local_bytes=own, near_bytes=near, far_bytes=far)
                 for name, (n, m, own, near, far) in self._classes.items()
             ),
             loads=dict(loads),
-            missing=dict(missing),
-            missing_of_node=dict(of_node),
             deepest=deepest,
-            model_bytes=model_bytes,
+            model_bytes=self._model_bytes,
             sides=self._sides,
         )
 
 
 OUTSIDE = -1
 """Stands for the trainer's rank that sends a cell to a generator of its own devices; it is counted apart."""
+_Turns = defaultdict[tuple[int, int], float]
+"""Bytes of cells that a group wants, by turn: of all nodes with n of its ranks, as (-n, turn modulo n), and what is to
+be taken off at a node that has a holder, as (node, turn)."""
 
 
 class _Spread(NamedTuple):
-    """The ranks that lack a cell, the nodes among theirs that have no holder, and the messages: as many as lack it."""
+    """The nodes that have holders and wanters of a cell, each with its holders and the ranks that lack the cell, and
+    the messages: as many as lack it."""
 
-    missing_ranks: tuple[int, ...]
-    nodes: frozenset[int]
+    common: dict[int, tuple[tuple[int, ...], tuple[int, ...]]]
     local: int
     near: int
     far: int
@@ -283,20 +306,42 @@ class _Spread(NamedTuple):
     """Turns after which the hops are the same again."""
 
 
-def _rotations(key: _Cells, period: int) -> Iterator[tuple[int, int]]:
-    """Yield each turn of the cells modulo `period`, and the number of layers that have it."""
-    times: dict[int, int] = {}
-    for layer in key.layers:
-        rotation = (key.rotation + layer) % period
-        times[rotation] = times.get(rotation, 0) + 1
-    yield from times.items()
+def _spread_of(holders: _Group, wanters: _Group) -> _Spread:
+    fewer = min(holders.by_node, wanters.by_node, key=len)
+    common, local, alone = dict[int, tuple[tuple[int, ...], tuple[int, ...]]](), 0, len(wanters.nodes)
+    for node in fewer:
+        own, wanted = holders.by_node.get(node), wanters.by_node.get(node)
+        if own is not None and wanted is not None:
+            lacking = tuple(rank for rank in wanted if rank not in own)
+            common[node] = own, lacking
+            local += len(wanted) - len(lacking)
+            alone -= 1
+    turns = [len(own) for own, lacking in common.values() if lacking]
+    turns += (*wanters.counts, len(holders.ranks) or 1) if alone else ()
+    return _Spread(common, local, len(wanters.ranks) - local - alone, alone, lcm(*turns))
 
 
-def _add(loads: defaultdict[int, Load], sender: int, receiver: int, size: float, inside: bool) -> None:
-    out, into = loads[sender], loads[receiver]
-    if inside:
-        out.near_out += size
-        into.near_in += size
-    else:
-        out.far_out += size
-        into.far_in += size
+def _last(wanters: _Group, spread: _Spread, sender: int) -> tuple[int, int]:
+    """Return the last node that a cell from `sender` reaches through the network, and the messages in a row until all
+    ranks of its way have it."""
+    nodes, last, place = wanters.nodes, -1, spread.far
+    at = bisect_left(nodes, sender)
+    for i in chain(range(at - 1, -1, -1), range(len(nodes) - 1, at - 1, -1)):
+        if nodes[i] in spread.common:
+            continue
+        last = nodes[i] if last < 0 else last
+        if wanters.counts == (1,):
+            break
+        if len(wanters.by_node[nodes[i]]) > 1:
+            return last, max(spread.far, place + 1)
+        place -= 1
+    return last, spread.far
+
+
+def _pass_on(
+    loads: defaultdict[int, Load], holders: tuple[int, ...], lacking: tuple[int, ...], rotation: int, size: float
+) -> None:
+    """Count that ranks of one node, `lacking` a cell of `size` bytes, take it from its `holders` in turn."""
+    for index, rank in enumerate(lacking):
+        loads[holders[(rotation + index) % len(holders)]].near_out += size
+        loads[rank].near_in += size

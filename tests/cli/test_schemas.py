@@ -44,6 +44,8 @@ FILES = {
     "other": (ROOT / "plans" / "tiny.plan").read_text().replace("fsdp 2 > tp 2", "tp 2 > fsdp 2"),
     "bad": "plan bad\nmodle llama_tiny\n",
     "serve": 'serve served of "tiny.plan"\nmesh dp 2 > tp 2\nuse ddp over dp\nuse tp over tp\ncache 4 k tokens\n',
+    "serve_free": 'serve f of "tiny.plan"\nmesh dp ?>tp ?\nuse ddp over dp\nuse tp over tp\nrequests 8 x 9 + 9 tokens',
+    "serve_other": 'serve served of "tiny.plan"\nmesh dp 4\nuse ddp over dp\nrequests 8 x 64 + 64 tokens\n',
     "no_fit": (ROOT / "plans" / "tiny.plan").read_text().replace("llama_tiny", "llama3_405b"),
     "free": "plan free\nmodel llama3_8b(layers = 8)\nbatch 32 x 4096 tokens microbatch 1\ncluster 1 x h100_node\n"
     "mesh fsdp ? > tp ?\ncompute fp32\nuse fsdp over fsdp\nuse tp over tp\n",
@@ -87,6 +89,8 @@ ANSWERS = [
     ("planc.diagnostics/1", 1, "place bad.plan"),
     ("planc.serve/1", 0, "sync serve.plan"),
     ("planc.serve/1", 0, "check serve.plan"),
+    ("planc.serve_search/1", 0, "search serve_free.plan"),
+    ("planc.diff/1", 1, "diff serve.plan serve_other.plan"),
     ("planc.fmt/1", 1, "fmt --check spaced.plan"),
     ("planc.import/1", 0, "import run.sh --cluster h100_node"),
     ("planc.import/1", 1, "import run.sh"),
@@ -152,7 +156,11 @@ ACCURACY = Accuracy(
     from_eight=(EightRuns("all", 8, 0.07, 0.2, 0.04, 0.1),),
     order_margin=0.1,
 )
-PAGES = {"planc.report.diff/1": "diff tiny.plan other.plan", "planc.report.search/1": "search free.plan"}
+PAGES = {
+    "planc.report.diff/1": "diff tiny.plan other.plan",
+    "planc.report.search/1": "search free.plan",
+    "planc.report.serve/1": "report serve.plan",
+}
 """Formats of pages as data, and the commands that write them."""
 BUILT = {
     *PAGES,

@@ -55,13 +55,13 @@ def _held(draw: Random, lengths: tuple[tuple[int, ...], ...], devices: int, *, s
     return TensorLayout(tuple(used), tuple(axes[: draw.choice([1, 2])]), draw.randrange(len(lengths)), stage, stages)
 
 
-def drawn(seed: int) -> Pair:
-    """The pair of a seed."""
+def drawn(seed: int, most: int = 12) -> Pair:
+    """The pair of a seed, whose sides have up to `most` ranks."""
     draw = Random(seed)
     lengths = tuple(
         tuple(draw.randint(1, 9) for _ in range(draw.choice([1, 1, 2]))) for _ in range(draw.choice([1, 2, 3]))
     )
-    devices, colocated = draw.choice([1, 2, 4, 6, 8, 12]), draw.random() < 0.5
+    devices, colocated = draw.choice([n for n in (1, 2, 4, 6, 8, 12, 16, 24) if n <= most]), draw.random() < 0.5
     others = devices if colocated else draw.choice([1, 2, 3, 4, 8])
     one = RankRange(0, devices, draw.choice([1, 2, 4, devices]))
     other = one if colocated else RankRange(devices, others, draw.choice([1, 2, others]))
@@ -95,7 +95,7 @@ def _moved(pair: Pair, rotation: int) -> None:
             got[hop.receiver][at] = held[at]
             received[hop.receiver][at] += 1
             came.add(hop.receiver)
-            if _side(hop.sender, pair).node(hop.sender) != other.node(hop.receiver):
+            if side_of(hop.sender, pair).node(hop.sender) != other.node(hop.receiver):
                 node = crossed.setdefault(other.node(hop.receiver), np.zeros(values.shape, int))
                 node[at] += 1
     for rank, w in want.items():
@@ -109,7 +109,8 @@ def _moved(pair: Pair, rotation: int) -> None:
         assert np.array_equal(count, (lacks & ~near).astype(int)), "an element enters a node at most once"
 
 
-def _side(rank: int, pair: Pair) -> RankRange:
+def side_of(rank: int, pair: Pair) -> RankRange:
+    """The side that has a global rank."""
     return pair.sides[0] if rank < pair.sides[0].devices else pair.sides[1]
 
 

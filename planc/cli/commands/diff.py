@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,9 +20,11 @@ from planc.cli.common import (
 from planc.cli.foreign import add_foreign, check_system, examine_foreign, is_foreign_name
 from planc.cli.pages import page_command, save_page, wrong_page
 from planc.driver import Examined, examine
+from planc.files import first_word
 
 if TYPE_CHECKING:
     from planc.compare.diff import Diff
+    from planc.driver.serving import ServeExamined
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +55,8 @@ def run(options: argparse.Namespace) -> int:
         return 2
     if Path(options.a).is_dir() or Path(options.b or options.a).is_dir():
         return _folders(options)
+    if "serve" in (kinds := [first_word(Path(file)) for file in (options.a, options.b or options.a)]):
+        return _serve_plans(options, kinds)
     try:
         a, b = _first_plan(options), _second_plan(options)
     except NotWrittenError as error:
@@ -135,13 +140,37 @@ def _second_plan(options: argparse.Namespace) -> Examined:
     return examine(path, set={**given, **dict(options.to)}, target=options.target, unsaved=unsaved)
 
 
+def _serve_plans(options: argparse.Namespace, kinds: list[str]) -> int:
+    """Print the differences of two serve plans. Return the exit status."""
+    from planc.compare.serve_diff import serve_diff
+    from planc.driver.serving import examine_serve
+
+    if kinds != ["serve", "serve"]:
+        print("planc diff: a serve plan is compared with a serve plan", file=sys.stderr)
+        return 2
+    if options.output or options.cluster or options.format == "markdown":
+        print("planc diff: two serve plans have no page, no comment and no --cluster", file=sys.stderr)
+        return 2
+    given = dict(options.set)
+    a = examine_serve(options.a, set=given, target=options.target)
+    b = examine_serve(options.b or options.a, set={**given, **dict(options.to)}, target=options.target)
+    if wrong := [one for one in (a, b) if one.report.sync is None]:
+        return _refused(wrong, options.format)
+    found = serve_diff(a, b, names=_names(options))
+    if options.format == "json":
+        print_json(found.to_json())
+    else:
+        _show(found)
+    return _status(found, options)
+
+
 def _names(options: argparse.Namespace) -> tuple[str, str]:
     changed = [f"{name}={value}" for name, value in options.to]
     changed += [f"on {options.cluster}"] if options.cluster is not None else []
     return options.a, " ".join([options.b or options.a, *changed])
 
 
-def _refused(checked: list[Examined], format: str) -> int:
+def _refused(checked: Sequence[Examined | ServeExamined], format: str) -> int:
     found = [d for c in checked for d in c.report.diagnostics]
     if format == "json":
         print_json({"diagnostics": [d.to_json() for d in found]}, DIAGNOSTICS)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from planc.cli.common import add_costed_target, add_set, exit_status, print_diagnostics, print_json, refused
 from planc.diag.quoting import printable
 from planc.driver import examine
-from planc.files import write_atomically
+from planc.files import first_word, write_atomically
 from planc.ir.target import named
 
 if TYPE_CHECKING:
@@ -46,12 +46,17 @@ def run(options: argparse.Namespace) -> int:
         print(f"planc report: {_flag(options)} takes one plan", file=sys.stderr)
         return 2
     if options.trace or options.memory_snapshot:
+        if first_word(Path(options.files[0])) == "serve":
+            print(f"planc report: a serve plan has no step, so no {_flag(options)}", file=sys.stderr)
+            return 2
         return _trace(options)
     if not options.output and options.format != "json":
         print("planc report: one of -o PAGE, --trace, --accuracy is needed", file=sys.stderr)
         return 2
     if is_run(options.files[0]):
         return _run(options)
+    if first_word(Path(options.files[0])) == "serve":
+        return _serve(options)
     return _page(options)
 
 
@@ -76,6 +81,24 @@ def _run(options: argparse.Namespace) -> int:
         print(f"planc report: {printable(str(error))}", file=sys.stderr)
         return 2
     return save_page(page, options, 0)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    """Write the page of a serve plan. Return the exit status."""
+    from planc.cli.pages import page_command, save_page, wrong_page
+    from planc.driver.serving import examine_serve
+    from planc.report.serve_page import serve_page
+
+    if wrong := wrong_page(options, "serve"):
+        print(f"planc report: {wrong}", file=sys.stderr)
+        return 2
+    examined = examine_serve(options.files[0], set=dict(options.set), target=options.target)
+    diagnostics = examined.report.diagnostics
+    if examined.sides is None or examined.report.sync is None:
+        return refused(diagnostics, options.format, examined.sources)
+    if options.output and options.format == "text" and diagnostics:
+        print_diagnostics(diagnostics, examined.sources)
+    return save_page(serve_page(examined, page_command(options)), options, exit_status(diagnostics))
 
 
 def _flag(options: argparse.Namespace) -> str:

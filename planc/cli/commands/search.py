@@ -23,8 +23,8 @@ from planc.cli.views.report_text import strong
 from planc.cli.views.table import fitted, table
 from planc.diag.errors import PlanError
 from planc.diag.quoting import printable, shell_word
-from planc.files import MAX_TEXT_BYTES, read_bounded, write_atomically
-from planc.language.build import build_file
+from planc.files import MAX_TEXT_BYTES, first_word, read_bounded, write_atomically
+from planc.language.build import build_file, build_serve
 from planc.picture.units import approximate, days, money, seconds
 
 if TYPE_CHECKING:
@@ -71,6 +71,11 @@ def run(options: argparse.Namespace) -> int:
     if options.free:
         print("planc search: --free is for another system's file; a plan has `?`", file=sys.stderr)
         return 2
+    if first_word(Path(options.file)) == "serve":
+        from planc.cli.serve_search import run as on_serve
+
+        with _interrupts() as interrupted:
+            return on_serve(options, lambda: bool(interrupted))
     return _on_plan(options, options.file)
 
 
@@ -374,7 +379,8 @@ def write_plans(folder: Path, source: Path, texts: list[str]) -> None:
     written, if a different file is at the path of a copy.
     """
     copies = {}
-    for name in build_file(source).files if texts else ():
+    build = build_serve if first_word(source) == "serve" else build_file
+    for name in build(source).files if texts else ():
         data, place = read_bounded(source.parent / name, MAX_TEXT_BYTES), folder / name
         if not place.exists():
             copies[place] = data

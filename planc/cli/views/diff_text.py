@@ -19,6 +19,9 @@ TITLES: dict[Part, str] = {
     "run": "the whole run, its goodput in it",
     "memory": "memory, GiB on the fullest device",
     "collectives": "collectives of the slowest stage, each device and step",
+    "generator": "generator",
+    "serving": "what a device of the generator holds, and rooflines of serving",
+    "sync": "a sync of weights",
 }
 LABELS = {
     "time_s": "step",
@@ -39,7 +42,7 @@ def lines(found: Diff, bold: Bold = strong) -> Iterator[str]:
     if not found.changes and not found.apart:
         yield "the same shards, collectives, memory and time"
         return
-    parts: tuple[Part, ...] = ("plan", "step", "run", "memory")
+    parts: tuple[Part, ...] = ("generator", "serving", "sync", "plan", "step", "run", "memory")
     for part in parts:
         yield from _numbers(part, bold, [c for c in found.changes if c.part == part])
     yield from _collectives(bold, [c for c in found.changes if c.part == "collectives"])
@@ -53,9 +56,10 @@ def _numbers(part: Part, bold: Bold, changes: Sequence[PlanChange]) -> Iterator[
         return
     rows = [(label(c), formatted(c.a, c.unit), formatted(c.b, c.unit), ratio(c.a, c.b)) for c in changes]
     yield ""
-    heads = ("", "A", "B", "") if part == "plan" else ("", "A", "B", "change")
+    said = part in ("plan", "generator")
+    heads = ("", "A", "B", "") if said else ("", "A", "B", "change")
     yield bold(TITLES[part])
-    yield from table(heads, rows, left=3 if part == "plan" else 1, columns=None if bold is strong else 0)
+    yield from table(heads, rows, left=3 if said else 1, columns=None if bold is strong else 0)
 
 
 def _collectives(bold: Bold, changes: Sequence[PlanChange]) -> Iterator[str]:

@@ -71,7 +71,9 @@ def sync_lines(sync: SyncFacts, *, brief: bool = False) -> Iterator[str]:
         yield f"  {size(sync.far_bytes)} between nodes, {size(sync.near_bytes)} inside; {link}"
         slower = f"{sync.gathered_s / sync.seconds:.1f}x"
         yield f"  gathering everything, then sending it from one rank: {seconds(sync.gathered_s)} ({slower})"
-        yield "  of links alone: published syncs, which pack, launch and load, took 2 to 6 times as long"
+        if sync.program_s is not None:
+            fast, usual, slow = map(seconds, sync.program_s)
+            yield f"  of links alone; published programs, which pack and load tensors: about {usual}, {fast} to {slow}"
     yield (
         f"  {size(sync.local_bytes)} stay where they are; a rank holds up to {size(sync.staging_bytes)} twice meanwhile"
     )

@@ -272,6 +272,13 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/cost/test_serving.py::test_float8_is_for_the_matrices_of_blocks",
     ),
     Fault(
+        name="a node that holds what is sent counts as one that receives it",
+        file="planc/sharding/transfers.py",
+        text="turns[node, rotation % len(wanters.by_node[node])] -= size",
+        planted="pass",
+        test="tests/sharding/test_transfers.py::test_sums_are_those_of_the_hops_of_drawn_pairs",
+    ),
+    Fault(
         name="a trainer that stays on the device takes nothing from the cache",
         file="planc/costing/serving.py",
         text="outside = serving.taken_bytes + ",
