@@ -17,7 +17,7 @@ from planc.ir.model import Param
 from planc.ir.plan import Noun, Plan
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.sharding.stage_assignment import virtual_stages
-from planc.sharding.transfer_core import MeshAxis, TensorLayout, repeat_within, shard_range, stored_range, subrange
+from planc.sharding.transfer_core import MeshAxis, TensorLayout, runs_of
 
 Runs = tuple[tuple[int, int], ...]
 """Half-open intervals (first index, one past the last), in order."""
@@ -78,27 +78,22 @@ class StoredLayout:
     def _on_dim(self, dim: int, rank: int) -> Runs:
         key = (dim, *[rank // stride % size for stride, size in self._axes_of[dim]])
         if (runs := self._found.get(key)) is None:
-            runs = self._found[key] = self._intervals(dim, rank)
+            runs = self._found[key] = runs_of(self.plain, dim, rank)
         return runs
 
-    def _intervals(self, dim: int, rank: int) -> Runs:
-        runs: Runs = ((0, prod(length for length, _, _ in self.used[dim])),)
-        for length, inside, axes in self.used[dim]:
-            if axes:
-                runs = repeat_within(runs, length, inside, shard_range(length, _pairs(axes), rank))
-        if dim == self.on_dim and self.stored:
-            runs = subrange(runs, *stored_range(sum(b - a for a, b in runs), _pairs(self.stored), rank))
-        return runs
+    @cached_property
+    def plain(self) -> TensorLayout:
+        """The layout as plain tuples, on every pipeline stage."""
+        used = tuple(tuple((n, inside, _pairs(axes)) for n, inside, axes in cuts) for cuts in self.used)
+        on_dim = self.on_dim if self.on_dim is not None and self.stored else -1
+        return TensorLayout(used, _pairs(self.stored) if on_dim >= 0 else (), on_dim)
 
 
 def held(sharded: Sharded, layout: StoredLayout, stages: tuple[int, ...]) -> TensorLayout:
     """Return `layout` as plain tuples, for a tensor that is on these pipeline `stages` of `sharded`."""
-    used = tuple(tuple((n, inside, _pairs(axes)) for n, inside, axes in cuts) for cuts in layout.used)
-    on_dim = layout.on_dim if layout.on_dim is not None and layout.stored else -1
     split = sharded.plan.split
     axis = sharded.plan.mesh.axis(split.axis) if split else None
-    stage = (axis.stride, axis.size) if axis else (1, 1)
-    return TensorLayout(used, _pairs(layout.stored) if on_dim >= 0 else (), on_dim, stage, stages)
+    return layout.plain._replace(stage=(axis.stride, axis.size) if axis else (1, 1), stages=stages)
 
 
 def stages_of_layers(plan: Plan, param: Param) -> dict[int, tuple[int, ...]]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-from importlib.resources import files
 
 from planc.backends.common.source_writer import call, file_of, lines
-from planc.backends.common.specialise import specialise, specialised
+from planc.backends.common.specialise import specialise
 from planc.backends.cuda.analysis.fsdp_shard_dim import state_layout
 from planc.backends.cuda.emit.parallelize import TORCH_DTYPES
 from planc.backends.cuda.program.facts import TorchFacts
@@ -23,11 +22,13 @@ CORE = (
 """The definitions of `transfer_core` that the program carries as they stand."""
 
 IMPORTS = """
+import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import product
 from math import prod
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -47,8 +48,9 @@ def emit_sync(trainer: Sharded, generator: Sharded, *, colocated: bool, dtype: s
         block: elements along each side of a block of float8 with one scale; 0: one scale for a matrix.
     """
     facts = TorchFacts(colocated=colocated, float8=dtype == "float8", block=block)
-    core = specialised(files("planc.sharding").joinpath("transfer_core.py").read_bytes(), facts, CORE, WIDTH)
-    parts = [*core, *specialise("planc.backends.cuda.program", "sync", facts, ["sync"], WIDTH)]
+    core = specialise("planc.sharding", "transfer_core", facts, CORE, WIDTH)
+    core += specialise("planc.backends.common", "box_reader", facts, ["open_checkpoint"], WIDTH)
+    parts = [*core, *specialise("planc.backends.cuda.program", "sync", facts, ["sync", "load"], WIDTH)]
     nodes = {part: ast.parse(part).body[0] for part in parts}
     constants = [part for part, node in nodes.items() if isinstance(node, ast.Assign)]
     classes = [part for part, node in nodes.items() if isinstance(node, ast.ClassDef) and node.bases]
@@ -70,6 +72,10 @@ def _docstring(trainer: Plan, generator: Plan, colocated: bool) -> str:
         "with the trainer's ranks and the generator's:",
         "",
         "    sync(dict(model.named_parameters()), weights, step)",
+        "",
+        "The generator alone takes them from a checkpoint of the training plan:",
+        "",
+        '    load(Path("checkpoints/step-00000100"), weights)',
     )
     return '"""' + "\n".join(map(python_docstring, said)) + '\n"""'
 
