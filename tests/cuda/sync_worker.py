@@ -123,13 +123,27 @@ def saved(both: Both, folder: Path) -> Tensors:
     return {name: p for module in session._modules for name, p in module.named_parameters()}
 
 
+def engine_of(both: Both, weights: Tensors) -> Tensors:
+    """Parameters of an engine that hold copies of a rank's weights, those that it fuses one after the other."""
+    theirs: dict[str, list[torch.Tensor]] = {}
+    for name, tensor in weights.items():
+        layer = name.split(".")[1]
+        ours = name.replace(f".{layer}.", ".*.", 1) if name.startswith("layers.") else name
+        fused = both.module.NAMES[ours.removesuffix("_scale_inv")][1].replace("*", layer)
+        theirs.setdefault(fused + ("_scale_inv" if name.endswith("_scale_inv") else ""), []).append(tensor)
+    return {name: torch.cat(held, max(0, held[0].ndim - 2)) for name, held in theirs.items()}
+
+
 def loaded(both: Both, rank: int, folder: Path, expected: Tensors) -> dict[str, Any]:
-    """Load the trainer's checkpoint as this rank: which tensors are wrong, the bytes read, and those of its parts."""
+    """Load the trainer's checkpoint as this rank, into the parameters of an engine where they have names there: which
+    tensors are wrong, the bytes read, and those of its parts."""
     _, side = both.sides
     group = None if both.serve.colocated else dist.new_group(range(side.first, both.ranks))
     if not expected:
         return {"wrong": [], "read": 0, "needed": 0}
     generator, readers = blank(expected), readers_of(both.module)
+    if hasattr(both.module, "engine_views"):
+        generator = both.module.engine_views(engine_of(both, generator), rank - side.first)
     both.module.load(checkpoint(folder), generator, group)
     needed = sum(4 * t.numel() for name, t in expected.items() if not name.endswith("_scale_inv"))
     wrong = [n for n in expected if not alike({n: generator[n]}, expected)]

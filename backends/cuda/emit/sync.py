@@ -9,6 +9,7 @@ from planc.backends.common.specialise import specialise
 from planc.backends.cuda.analysis.fsdp_shard_dim import state_layout
 from planc.backends.cuda.emit.parallelize import TORCH_DTYPES
 from planc.backends.cuda.program.facts import TorchFacts
+from planc.backends.cuda.runtime.hf_adapter import engine_names
 from planc.diag.quoting import python_docstring, python_string
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
@@ -37,6 +38,16 @@ from torch.distributed.tensor import DTensor
 """
 
 
+ENGINE = (
+    "",
+    "vLLM and SGLang call these weights other names, and hold some together. They are filled in place, or loaded:",
+    "",
+    "    weights = engine_views(dict(engine_model.named_parameters()), rank)",
+    "    engine_model.load_weights(checkpoint_names(weights, rank))",
+)
+"""What a program says of the names of engines."""
+
+
 def emit_sync(trainer: Sharded, generator: Sharded, *, colocated: bool, dtype: str, block: int = 0) -> str:
     """Return the source of the module with `sync(trainer, generator, number)` for torch.
 
@@ -50,17 +61,21 @@ def emit_sync(trainer: Sharded, generator: Sharded, *, colocated: bool, dtype: s
     facts = TorchFacts(colocated=colocated, float8=dtype == "float8", block=block)
     core = specialise("planc.sharding", "transfer_core", facts, CORE, WIDTH)
     core += specialise("planc.backends.common", "box_reader", facts, ["open_checkpoint"], WIDTH)
+    names = engine_names(generator.model)
     parts = [*core, *specialise("planc.backends.cuda.program", "sync", facts, ["sync", "load"], WIDTH)]
+    if names:
+        engine = ["checkpoint_names", *(["engine_views"] if dtype != "float8" or block else [])]
+        parts += specialise("planc.backends.cuda.program", "engine", facts, engine, WIDTH)
     nodes = {part: ast.parse(part).body[0] for part in parts}
     constants = [part for part, node in nodes.items() if isinstance(node, ast.Assign)]
     classes = [part for part, node in nodes.items() if isinstance(node, ast.ClassDef) and node.bases]
     functions = [part for part in parts if part not in (*constants, *classes)]
-    table = _table(trainer, generator, colocated, dtype)
-    head = [_docstring(trainer.plan, generator.plan, colocated), IMPORTS.strip(), "\n".join(constants)]
+    table = _table(trainer, generator, colocated, dtype, names)
+    head = [_docstring(trainer.plan, generator.plan, colocated, bool(names)), IMPORTS.strip(), "\n".join(constants)]
     return file_of(head, [*classes, table, *functions], width=WIDTH)
 
 
-def _docstring(trainer: Plan, generator: Plan, colocated: bool) -> str:
+def _docstring(trainer: Plan, generator: Plan, colocated: bool, named: bool) -> str:
     place = "on the same ranks" if colocated else "on the ranks after them"
     said = (
         f"The weights of {trainer.file}, sent to the ranks that serve {generator.name}.",
@@ -75,7 +90,8 @@ def _docstring(trainer: Plan, generator: Plan, colocated: bool) -> str:
         "",
         "The generator alone takes them from a checkpoint of the training plan:",
         "",
-        '    load(Path("checkpoints/step-00000100"), weights)',
+        "    load(checkpoint, weights)",
+        *(ENGINE if named else ()),
     )
     return '"""' + "\n".join(map(python_docstring, said)) + '\n"""'
 
@@ -84,7 +100,7 @@ def _mesh(plan: Plan) -> str:
     return " x ".join(f"{a.name} {a.size}" for a in plan.mesh.axes)
 
 
-def _table(trainer: Sharded, generator: Sharded, colocated: bool, dtype: str) -> str:
+def _table(trainer: Sharded, generator: Sharded, colocated: bool, dtype: str, names: dict[str, tuple[str, str]]) -> str:
     moves = list(tensor_transfers(trainer, generator, state_layout(trainer)))
     wide = generator.plan.precision.compute if dtype == "float8" else dtype
     narrow = [python_string(m.param.name) for m in moves if dtype == "float8" and narrows(m.param)]
@@ -95,10 +111,22 @@ def _table(trainer: Sharded, generator: Sharded, colocated: bool, dtype: str) ->
         "# The dtype in which weights travel.",
         f"DTYPE = {TORCH_DTYPES[wide]}",
         call("NARROW = {", list(dict.fromkeys(narrow))) if narrow else "",
+        *_named(names),
         "# Tensors of so many bytes are sent together.",
         "BUCKET_BYTES = 2**28",
         f"TRANSFERS: tuple[TensorTransfer, ...] = (\n    {rows},\n)",
     )
+
+
+def _named(names: dict[str, tuple[str, str]]) -> list[str]:
+    if not names:
+        return []
+    rows = [
+        "    " + call(f"{python_string(ours)}: (", list(map(python_string, both)), ",", depth=1).replace("\n", "\n    ")
+        for ours, both in names.items()
+    ]
+    said = "# Names of parameters in Hugging Face's checkpoints, and in vLLM and SGLang."
+    return [said, "NAMES = {", *rows, "}"]
 
 
 def _arguments(move: TensorMove) -> list[str]:

@@ -66,7 +66,7 @@ def emit_sync(trainer: Sharded, generator: Sharded, *, dtype: str, block: int = 
         "",
         "From a checkpoint of the training plan:",
         "",
-        '    weights = load(Path("checkpoints/step-00000100"), generator_mesh(devices))',
+        "    weights = load(checkpoint, generator_mesh(devices))",
     )
     head = '"""' + "\n".join(map(python_docstring, said)) + '\n"""'
     tables = "\n".join([*_tables(generator, dtype, block, shapes, restacked), *constants])
