@@ -16,35 +16,12 @@ from planc.costing.machine.topology import DeviceGroup
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.hardware import Cluster
 from planc.ir.mesh import Mesh
+from planc.ir.serve_report import SyncTime
 from planc.sharding.transfer_core import RankRange
 from planc.sharding.transfers import WeightTransfer
 
 BUCKET_BYTES = 2**26
 """Bytes that a rank receives at a time."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SyncTime:
-    """Seconds of one transfer; links send and receive at the same time."""
-
-    seconds: float
-    near_s: float
-    """Seconds of the busiest link inside a node."""
-    far_s: float
-    """Seconds of the busiest uplinks of a node."""
-    start_s: float
-    """Seconds of latencies, launches and the first bucket's way to the last rank."""
-    busiest: str
-    """Name of the network level with the busiest link."""
-    busiest_bytes: float
-    """Bytes of that link in its busier direction: a rank's link in a node, or the uplinks of a node."""
-    bound_s: float
-    """A lower bound: each node receives what it lacks once, each rank over all its links, and the trainer sends each
-    byte once."""
-    gathered_s: float
-    """Seconds if every rank of the trainer gathers the whole model; a generator apart then receives it from rank 0."""
-    staging_bytes: float
-    """The most bytes that one rank receives, and keeps beside its old weights until all have theirs."""
 
 
 @dataclass(frozen=True)

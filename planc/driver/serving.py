@@ -12,18 +12,16 @@ from planc.diag.diagnostic import Diagnostic, bounded, has_errors, in_order
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source
-from planc.driver.examining import examine
+from planc.driver.examining import Examined, examine
 from planc.driver.places import user_path, with_user_paths
-from planc.ir.backend import refusals
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Param
-from planc.ir.serve_report import ServeReport, SyncClass, SyncFacts
+from planc.ir.serve_report import ServeReport, SyncFacts
 from planc.ir.served import ServedMemory, SharedPeaks
 from planc.ir.serving import ServePlan
 from planc.ir.sharding import Sharded
-from planc.ir.stack import target_of_cluster
-from planc.ir.target import Target
-from planc.language.build import build_serve
+from planc.ir.target import AnyTarget, Target
+from planc.language.build import Built, build_serve
 from planc.lowering import load_backend, state_layout
 from planc.sharding.propagate import propagate
 from planc.sharding.transfers import narrows, transfer
@@ -34,13 +32,15 @@ INDEX_BYTES = 4
 
 @dataclass(frozen=True)
 class ServeExamined:
-    """The result of `examine_serve`: the report, the texts that diagnostics quote, and the layouts of both sides."""
+    """The result of `examine_serve`: the report, what was read, the texts that diagnostics quote, and the layouts of
+    both sides."""
 
     report: ServeReport
+    built: Built
     sources: dict[str, Source] = field(default_factory=dict)
     serve: ServePlan | None = None
     sides: tuple[Sharded, Sharded] | None = None
-    """The trainer's layouts and the generator's, if neither plan has an error."""
+    """The trainer's layouts and the generator's, if a program can move weights between them."""
 
 
 def check_serve(source: str | Path, *, set: dict[str, int] | None = None) -> ServeReport:
@@ -55,20 +55,36 @@ def check_serve(source: str | Path, *, set: dict[str, int] | None = None) -> Ser
 
 
 def examine_serve(
-    source: str | Path, *, set: dict[str, int] | None = None, unsaved: Mapping[Path, str] | None = None
+    source: str | Path,
+    *,
+    set: dict[str, int] | None = None,
+    target: AnyTarget | None = None,
+    unsaved: Mapping[Path, str] | None = None,
 ) -> ServeExamined:
     """Check a serve plan like `check_serve`, and return its report with the texts read and the layouts of both sides.
 
-    `unsaved` holds texts by resolved path, which replace those on disk.
+    Args:
+        source: path of the serve plan.
+        set: values of its `let` numbers, by name.
+        target: the target of the training plan; None: that of its `target` sentence, or of its cluster.
+        unsaved: texts by resolved path, which replace those on disk.
     """
     path = Path(source)
-    built = build_serve(path, set, unsaved)
+    trainers: list[Examined] = []
+
+    def read_trainer(file: Path) -> Built:
+        trainers.append(examine(file, target=target, unsaved=unsaved))
+        built = trainers[0].built
+        assert built is not None
+        return built
+
+    built = build_serve(path, set, unsaved, read_trainer=read_trainer)
     serve, found = built.serve, list(built.diagnostics)
     memory = peaks = sync = sides = None
     times: tuple[float | None, float | None] = (None, None)
     if serve is not None:
         found += layout_findings(serve)
-        trainer = examine(serve.trainer)
+        trainer = trainers[0]
         wrong = next((d for d in trainer.report.diagnostics if d.severity == "error" and trainer.costed is None), None)
         if wrong is not None:
             message = f"the training plan {serve.trainer.file} has a mistake: {wrong.message}"
@@ -76,7 +92,8 @@ def examine_serve(
         if not has_errors(found) and trainer.costed is not None:
             layout = propagate(assume_checked(serve.layout).for_planc)
             found += block_findings(serve, layout)
-            sides = (trainer.costed.sharded, layout)
+            both = (trainer.costed.sharded, layout)
+            sides = None if has_errors(found) else both
             parts = trainer.costed.memory.per_device_gib
             from planc.costing.serving import Serving, rooflines, served_memory, shared_peaks
 
@@ -101,13 +118,13 @@ def examine_serve(
             if requests is not None:
                 found_s = rooflines(layout, run, requests.count, requests.prompt_tokens, requests.output_tokens)
                 times = found_s.prefill_s, found_s.decode_s
-            sync = sync_facts(serve, sides, trainer.costed.target)
+            sync = sync_facts(serve, both, trainer.costed.target)
             found += memory_findings(serve, memory, peaks)
             found += expectations(serve, memory, peaks, sync)
     diagnostics = bounded(in_order([with_user_paths(d, path, built) for d in found]))
     shown = {user_path(name, path): Source(user_path(name, path), s.text, s.lines) for name, s in built.sources.items()}
     report = _report(serve, memory, peaks, times, sync, diagnostics)
-    return ServeExamined(report, shown, serve, sides)
+    return ServeExamined(report, built, shown, serve, sides)
 
 
 def _cache_bytes(memory: ServedMemory, tokens: int) -> float:
@@ -171,51 +188,28 @@ def sync_facts(serve: ServePlan, sides: tuple[Sharded, Sharded], target: Target 
         share = min(1.0, serve.sync.changed * (element + INDEX_BYTES) / element)
         changed_s = sync_time(moved, clusters, share=share).seconds
     return SyncFacts(
+        **vars(took),
         dtype=serve.weights.dtype,
-        seconds=took.seconds,
-        bound_s=took.bound_s,
-        gathered_s=took.gathered_s,
-        near_s=took.near_s,
-        far_s=took.far_s,
-        start_s=took.start_s,
-        busiest=took.busiest,
-        busiest_bytes=took.busiest_bytes,
         pieces=moved.pieces,
         local_bytes=sum(c.local_bytes for c in moved.classes),
         near_bytes=sum(c.near_bytes for c in moved.classes),
         far_bytes=sum(c.far_bytes for c in moved.classes),
-        staging_bytes=took.staging_bytes,
         deepest=moved.deepest,
         changed_s=changed_s,
-        classes=tuple(
-            SyncClass(
-                name=c.name,
-                tensors=c.tensors,
-                pieces=c.pieces,
-                local_bytes=c.local_bytes,
-                near_bytes=c.near_bytes,
-                far_bytes=c.far_bytes,
-            )
-            for c in moved.classes
-        ),
+        classes=moved.classes,
     )
 
 
-def lower_serve(
-    source: str | Path, target: Target | None = None, *, set: dict[str, int] | None = None
-) -> tuple[str, ServeExamined]:
+def lower_serve(source: str | Path, target: Target, *, set: dict[str, int] | None = None) -> tuple[str, ServeExamined]:
     """Return the program of a serve plan, a module with `sync`, and what `examine_serve` finds.
 
-    `target` is "cuda" or "xla"; None: that of the trainer's cluster. Raises PlanError if the plan has errors, or the
-    target refuses the training plan.
+    `target` is "cuda" or "xla". Raises PlanError if the layouts have errors, or the target refuses the training plan; a
+    plan that does not fit its devices has a program, and its findings are in the report.
     """
-    examined = examine_serve(source, set=set)
+    examined = examine_serve(source, set=set, target=target)
     serve, sides = examined.serve, examined.sides
     if serve is None or sides is None:
         raise PlanError(examined.report.diagnostics)
-    backend = load_backend(target or target_of_cluster(serve.trainer.cluster))
-    if refused := refusals(sides[0], backend):
-        raise PlanError([replace(d, message=f"{serve.trainer.file}: {d.message}") for d in in_order(refused)])
     weights = serve.weights
-    text = backend.emit_sync(*sides, colocated=serve.colocated, dtype=weights.dtype, block=weights.block)
+    text = load_backend(target).emit_sync(*sides, colocated=serve.colocated, dtype=weights.dtype, block=weights.block)
     return text, examined

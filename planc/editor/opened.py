@@ -12,7 +12,7 @@ from planc.diag.diagnostic import Diagnostic, in_order
 from planc.diag.span import Span
 from planc.driver import Examined, examine
 from planc.ir.target import TARGETS, AnyTarget
-from planc.language.build import build_file
+from planc.language.build import Built, build_file, build_serve
 from planc.language.draft import NameLookup
 from planc.language.imports import MAX_BYTES
 from planc.language.read_part import read_part
@@ -32,12 +32,14 @@ class EditorSettings:
 
 @dataclass(frozen=True)
 class Opened:
-    """A file that is open in the editor. `checked` is None for layouts and hardware files: parts of a plan."""
+    """A file that is open in the editor. `built` is None for layouts and hardware files, which are parts of a plan, and
+    `checked` for them and for serve plans."""
 
     path: Path
     text: str
     file: Tree
     checked: Examined | None
+    built: Built | None
     diagnostics: tuple[Diagnostic, ...]
     lookups: tuple[NameLookup, ...] = ()
 
@@ -50,8 +52,7 @@ class Opened:
     @property
     def meant(self) -> tuple[Sentence, ...]:
         """The sentences as planc reads them: shorthands are expanded, and overridden sentences left out."""
-        built = self.checked.built if self.checked else None
-        return built.sentences if built else ()
+        return self.built.sentences if self.built else ()
 
     @cached_property
     def lookups_by_span(self) -> dict[Span, NameLookup]:
@@ -61,8 +62,7 @@ class Opened:
     @cached_property
     def read(self) -> frozenset[Path]:
         """The resolved paths of the files that were read to check this file, itself included."""
-        built = self.checked.built if self.checked else None
-        names = {self.path.name, *(built.sources if built else ())}
+        names = {self.path.name, *(self.built.sources if self.built else ())}
         return frozenset((self.path.parent / name).resolve() for name in names)
 
     def sentence_at(self, line: int) -> Sentence | None:
@@ -76,8 +76,7 @@ class Opened:
     def files(self) -> Iterator[Tree]:
         """Yield this file and its imports, parsed."""
         yield self.file
-        built = self.checked.built if self.checked else None
-        for name, source in (built.sources if built else {}).items():
+        for name, source in (self.built.sources if self.built else {}).items():
             if name != self.path.name:
                 yield parse_text(source.text, name)
 
@@ -85,22 +84,31 @@ class Opened:
 def open_file(path: Path, text: str, unsaved: Mapping[Path, str], settings: EditorSettings) -> Opened:
     """Return the result of checking `text` as the file at `path`. `unsaved` has every open text by resolved path."""
     file = parse_text(text if len(text) <= MAX_BYTES else "", path.name)
-    if file.header is not None and file.header.verb != "plan":
+    verb = file.header.verb if file.header is not None else "plan"
+    texts, given = {**unsaved, path.resolve(): text}, dict(settings.set or {})
+    if verb == "serve":
+        from planc.driver.serving import examine_serve
+
+        served = examine_serve(path, set=given, target=settings.target, unsaved=texts)
+        return Opened(path, text, file, None, served.built, served.report.diagnostics, served.built.lookups)
+    if verb != "plan":
         draft = read_part(file)
         found = in_order([d for d in draft.diagnostics if d.span.file == path.name])
-        return Opened(path, text, file, None, found, tuple(draft.lookups))
-    texts = {**unsaved, path.resolve(): text}
-    checked = examine(path, set=dict(settings.set or {}), target=settings.target, unsaved=texts)
+        return Opened(path, text, file, None, None, found, tuple(draft.lookups))
+    checked = examine(path, set=given, target=settings.target, unsaved=texts)
     lookups = checked.built.lookups if checked.built else ()
-    return Opened(path, text, file, checked, checked.report.diagnostics, lookups)
+    return Opened(path, text, file, checked, checked.built, checked.report.diagnostics, lookups)
 
 
 def names_in(path: Path, text: str, unsaved: Mapping[Path, str], settings: EditorSettings) -> tuple[NameLookup, ...]:
     """Return the names looked up while `text` is read, without costing. `unsaved` are open texts by path."""
     file = parse_text(text, path.name)
-    if file.header is not None and file.header.verb != "plan":
-        return tuple(read_part(file).lookups)
+    verb = file.header.verb if file.header is not None else "plan"
     texts = {**unsaved, path.resolve(): text}
+    if verb == "serve":
+        return build_serve(path, dict(settings.set or {}), texts).lookups
+    if verb != "plan":
+        return tuple(read_part(file).lookups)
     on = settings.target if settings.target in TARGETS else ""
     return build_file(path, dict(settings.set or {}), on or "", texts).lookups
 

@@ -12,14 +12,14 @@ from planc.ir.served import ServedMemory, SharedPeaks
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyncClass(Value):
+class ClassBytes(Value):
     """The bytes that move of one parameter, over all its layers. `pieces` are messages between ranks."""
 
     name: str
     tensors: int
     pieces: int
     local_bytes: float
-    """Bytes that a rank of the generator has already, as the trainer's."""
+    """Bytes that a rank of the generator has already, as its own shard of the trainer."""
     near_bytes: float
     """Bytes inside nodes."""
     far_bytes: float
@@ -27,39 +27,49 @@ class SyncClass(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyncFacts(Value):
+class SyncTime(Value):
+    """Seconds of one transfer; links send and receive at the same time."""
+
+    seconds: float
+    bound_s: float
+    """A lower bound: each node receives what it lacks once, each rank over all its links, and the trainer sends each
+    byte once."""
+    gathered_s: float
+    """Seconds if every rank of the trainer gathers the whole model; a generator apart then receives it from rank 0."""
+    near_s: float
+    """Seconds of the busiest link inside a node."""
+    far_s: float
+    """Seconds of the busiest uplinks of a node."""
+    start_s: float
+    """Seconds of latencies, launches and the first bucket's way to the last rank."""
+    busiest: str
+    """Name of the network level with the busiest link."""
+    busiest_bytes: float
+    """Bytes of that link in its busier direction: a rank's link in a node, or the uplinks of a node."""
+    staging_bytes: float
+    """The most bytes that one rank receives, and keeps beside its old weights until all have theirs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncFacts(SyncTime):
     """One sync: all weights, in the dtype in which they travel."""
 
     dtype: str
-    seconds: float
-    bound_s: float
-    """No way is faster: each rank and node receives what it lacks once."""
-    gathered_s: float
-    """Every rank of the trainer gathers all weights, and rank 0 broadcasts them to a generator apart."""
-    near_s: float
-    far_s: float
-    start_s: float
-    busiest: str
-    """Network level of the busiest link."""
-    busiest_bytes: float
     pieces: int
     local_bytes: float
     near_bytes: float
     far_bytes: float
-    staging_bytes: float
-    """The most bytes that one rank receives, and holds beside its old weights until all ranks have theirs."""
     deepest: int
     """Messages in a row until a piece is at its last rank."""
     changed_s: float | None
     """Seconds if only the changed elements travel, each with its index; None if the plan does not say how many."""
-    classes: tuple[SyncClass, ...]
+    classes: tuple[ClassBytes, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeReport(Value):
     """The answer of `planc check` and `planc sync` about a serve plan; None where a mistake forbids an answer."""
 
-    format: str = "planc.serve/1"
     plan: str | None
     trainer: str | None
     colocated: bool | None = None
@@ -80,5 +90,5 @@ class ServeReport(Value):
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON of `planc.serve/1`."""
-        plain = replace(self, diagnostics=())
-        return {**super(ServeReport, plain).to_json(), "diagnostics": [d.to_json() for d in self.diagnostics]}
+        facts = super(ServeReport, replace(self, diagnostics=())).to_json()
+        return {"format": "planc.serve/1", **facts, "diagnostics": [d.to_json() for d in self.diagnostics]}

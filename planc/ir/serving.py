@@ -6,7 +6,6 @@ from typing import Literal
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause, Value
-from planc.ir.collective import DTYPE_BYTES
 from planc.ir.field_types import Count, Digest, FileName, Name, NotNegative, Positive
 from planc.ir.plan import Expect, Plan
 
@@ -14,13 +13,11 @@ WeightDtype = Literal["fp32", "bf16", "fp16", "float8"]
 WEIGHT_DTYPES: tuple[WeightDtype, ...] = ("fp32", "bf16", "fp16", "float8")
 CacheDtype = Literal["bf16", "fp16", "float8"]
 CACHE_DTYPES: tuple[CacheDtype, ...] = ("bf16", "fp16", "float8")
-Asleep = Literal["params", "cache", "grads", "optimizer", "activations"]
+Asleep = Literal["params", "cache", "grads", "optimizer"]
 OF_GENERATOR: tuple[Asleep, ...] = ("params", "cache")
 """Parts of a generator that can leave the device while the trainer runs."""
 OF_TRAINER: tuple[Asleep, ...] = ("params", "grads", "optimizer")
 """Parts of a trainer that can leave the device while the generator runs."""
-SCALE_BYTES = 4
-"""Bytes of the fp32 scale of one block of float8 weights, as DeepSeek-V3's checkpoints and vLLM's loaders have it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +30,6 @@ class Weights(Value):
     dtype: WeightDtype
     block: Count = 0
     cause: Cause | None = None
-
-    @property
-    def element_bytes(self) -> float:
-        """Bytes of one element of a matrix, with its part of a block's scale."""
-        scale = SCALE_BYTES / self.block**2 if self.block else 0.0
-        return DTYPE_BYTES[self.dtype] + scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +83,8 @@ class ServePlan(Value):
     """A generator beside its trainer.
 
     `layout` is the generator's layout as a plan: its mesh, its cluster (the trainer's if `colocated`) and what is
-    sharded over which axis. If `colocated`, rank i of the generator
-    runs on the device of the trainer's rank i; else the generator's ranks follow the trainer's.
+    sharded over which axis. If `colocated`, rank i of the generator runs on the device of the trainer's rank i; else
+    the generator's ranks follow the trainer's.
     """
 
     name: Name

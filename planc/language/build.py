@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from pathlib import Path
 
@@ -136,11 +136,20 @@ def build_alone(text: str, name: str, files: Mapping[str, str]) -> Built:
     return build_plan(read, known, {})
 
 
-def build_serve(path: Path, given: dict[str, int] | None = None, unsaved: Mapping[Path, str] | None = None) -> Built:
+def build_serve(
+    path: Path,
+    given: dict[str, int] | None = None,
+    unsaved: Mapping[Path, str] | None = None,
+    *,
+    read_trainer: Callable[[Path], Built] = build_file,
+) -> Built:
     """Read the serve plan at `path`, its training plan and its imports. Mistakes in the files become diagnostics.
 
-    `given` has the values of `--set NAME=VALUE` for the serve plan; `unsaved` holds texts that replace the files on
-    disk, by resolved path.
+    Args:
+        path: path of the serve plan.
+        given: the values of `--set NAME=VALUE` for the serve plan.
+        unsaved: texts that replace the files on disk, by resolved path.
+        read_trainer: reads the training plan, whose path it takes.
     """
     files = Files(root=path.parent, unsaved=unsaved or {})
     read = files.read(path, path.name)
@@ -149,20 +158,20 @@ def build_serve(path: Path, given: dict[str, int] | None = None, unsaved: Mappin
     if read.header is None or read.header.verb != "serve":
         return build_plan(read, files, given or {})
     draft = Draft(files.root, {}, files.unsaved, files.alone, list(read.diagnostics))
-    trainer = _trainer(read.header, draft)
+    trainer = _trainer(read.header, draft, read_trainer)
     if trainer is None:
         return Built(None, in_order(draft.diagnostics), files.sources)
     return build_plan(read, files, given or {}, trainer=trainer)
 
 
-def _trainer(header: Sentence, draft: Draft) -> Plan | None:
+def _trainer(header: Sentence, draft: Draft, read: Callable[[Path], Built]) -> Plan | None:
     """Return the training plan that the `header` of a serve plan names; None (reported) if it cannot be served."""
     word = header.node.words("STRING")[0]
     name = word.text.strip('"')
     path = draft.inside(name, word.span)
     if path is None:
         return None
-    built = build_file(path, unsaved=draft.unsaved)
+    built = read(path)
     if built.plan is None:
         first = next(d for d in built.diagnostics if d.severity == "error")
         message = f"the training plan {name} has a mistake: {first.message}"

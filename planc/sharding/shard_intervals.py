@@ -83,7 +83,7 @@ class StoredLayout:
 
     @cached_property
     def plain(self) -> TensorLayout:
-        """The layout as plain tuples, on every pipeline stage."""
+        """This layout as plain tuples, on every stage of a pipeline."""
         used = tuple(tuple((n, inside, _pairs(axes)) for n, inside, axes in cuts) for cuts in self.used)
         on_dim = self.on_dim if self.on_dim is not None and self.stored else -1
         return TensorLayout(used, _pairs(self.stored) if on_dim >= 0 else (), on_dim)

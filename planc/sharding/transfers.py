@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import field
 from math import lcm
 from typing import NamedTuple
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.backend import StateLayout
 from planc.ir.model import EXPERTS, Param
+from planc.ir.serve_report import ClassBytes
 from planc.ir.sharding import Sharded
 from planc.sharding.shard_intervals import held, stages_of_layers, stored_layout
 from planc.sharding.transfer_core import RankRange, TensorLayout, cells, hops
@@ -54,19 +54,6 @@ class Load:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassBytes:
-    """The bytes that move of one parameter, over all its layers. `pieces` are messages."""
-
-    name: str
-    tensors: int
-    pieces: int
-    local_bytes: float
-    """Bytes that a rank of the generator has already, as its own shard of the trainer."""
-    near_bytes: float
-    far_bytes: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class WeightTransfer:
     """The transfer of all weights, in bytes as they travel."""
 
@@ -79,8 +66,10 @@ class WeightTransfer:
     """Distinct bytes that each node of the generator lacks, by its first global rank."""
     deepest: int
     """Messages in a row, from a holder to the last rank that its cell reaches."""
-    model_bytes: float = 0.0
-    sides: tuple[RankRange, RankRange] = field(default_factory=lambda: (RankRange(0, 1, 1), RankRange(0, 1, 1)))
+    model_bytes: float
+    """Bytes of the weights, each once."""
+    sides: tuple[RankRange, RankRange]
+    """The ranks of trainer and generator."""
 
     @property
     def pieces(self) -> int:
@@ -171,7 +160,7 @@ class _Sums:
         self._spread: dict[tuple[int, int], _Spread] = {}
         self._bytes: dict[_Cells, float] = {}
         self._sent: dict[_Cells, float] = {}
-        self._classes: list[ClassBytes] = []
+        self._classes: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0, 0.0, 0.0, 0.0])
 
     def add(self, move: TensorMove, wire_bytes: float) -> None:
         """Add the cells of one move, whose elements travel as `wire_bytes` bytes."""
@@ -198,10 +187,9 @@ class _Sums:
                 self._sent[out] = self._sent.get(out, 0.0) + size * wire_bytes
             self._bytes[key] = self._bytes.get(key, 0.0) + size * wire_bytes
         layers = len(move.layers)
-        sums = (layers * wire_bytes * n for n in (local, near, far))
-        names = ("local_bytes", "near_bytes", "far_bytes")
-        found = dict(zip(names, sums, strict=True))
-        self._classes.append(ClassBytes(name=move.param.name, tensors=layers, pieces=pieces * layers, **found))
+        found = self._classes[move.param.name]
+        for index, each in enumerate((1, pieces, *(wire_bytes * n for n in (local, near, far)))):
+            found[index] += layers * each
 
     def _group(self, ranks: tuple[int, ...]) -> int:
         """Return the number of a group of ranks. Groups are met many times as the same object."""
@@ -266,7 +254,10 @@ class _Sums:
             for rotation, times in _rotations(key, len(holders)):
                 loads[holders[rotation]].far_out += size * times
         return WeightTransfer(
-            classes=_by_name(self._classes),
+            classes=tuple(
+                ClassBytes(name=name, tensors=int(n), pieces=int(m), local_bytes=own, near_bytes=near, far_bytes=far)
+                for name, (n, m, own, near, far) in self._classes.items()
+            ),
             loads=dict(loads),
             missing=dict(missing),
             missing_of_node=dict(of_node),
@@ -309,23 +300,3 @@ def _add(loads: defaultdict[int, Load], sender: int, receiver: int, size: float,
     else:
         out.far_out += size
         into.far_in += size
-
-
-def _by_name(found: list[ClassBytes]) -> tuple[ClassBytes, ...]:
-    """Return one entry a parameter: the sums of its moves."""
-    whole: dict[str, ClassBytes] = {}
-    for one in found:
-        other = whole.get(one.name)
-        whole[one.name] = one if other is None else _sum(other, one)
-    return tuple(whole.values())
-
-
-def _sum(one: ClassBytes, other: ClassBytes) -> ClassBytes:
-    return ClassBytes(
-        name=one.name,
-        tensors=one.tensors + other.tensors,
-        pieces=one.pieces + other.pieces,
-        local_bytes=one.local_bytes + other.local_bytes,
-        near_bytes=one.near_bytes + other.near_bytes,
-        far_bytes=one.far_bytes + other.far_bytes,
-    )

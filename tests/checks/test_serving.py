@@ -112,4 +112,16 @@ def test_a_trainer_that_a_target_refuses_has_no_sync_there(tmp_path: Path) -> No
     (tmp_path / "rollout.plan").write_text(LAYOUT)
     with pytest.raises(PlanError) as found:
         lower_serve(tmp_path / "rollout.plan", "xla")
-    assert found.value.diagnostics[0].message.startswith("train.plan: ")
+    assert "train.plan has a mistake: the xla target cannot do" in found.value.diagnostics[0].message
+
+
+def test_the_trainer_is_read_for_its_target(tmp_path: Path) -> None:
+    trainer = TRAIN + "on cuda: attention.core as flash\non xla: attention.core as unfused\n"
+    for target, kernel in (("cuda", "flash"), ("xla", "unfused")):
+        found = examined(tmp_path, LAYOUT + AWAY, trainer + f"target {target}\n")
+        assert found.serve and found.serve.trainer.attention and found.serve.trainer.attention.method == kernel
+
+
+def test_a_shard_that_cuts_a_block_has_no_program(tmp_path: Path) -> None:
+    found = examined(tmp_path, LAYOUT + "store params as float8(block = 96)\n")
+    assert found.sides is None and found.report.sync is not None

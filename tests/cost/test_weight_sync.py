@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-from planc.costing.weight_sync import BUCKET_BYTES, SyncTime, sync_time
+from planc.costing.weight_sync import BUCKET_BYTES, sync_time
+from planc.ir.serve_report import SyncTime
 from planc.ir.sharding import Sharded
 from planc.sharding.shard_intervals import declared_layout
 from planc.sharding.transfers import WeightTransfer, transfer

@@ -200,3 +200,11 @@ def test_what_an_imported_file_says_is_code_in_a_hover() -> None:
     assert "example.com" in told
     kinds = {t.type for token in MarkdownIt().parse(told) for t in (token, *(token.children or ()))}
     assert kinds.isdisjoint({"image", "link_open", "html_block", "html_inline"})
+
+
+def test_a_serve_plan_is_checked_with_its_trainer() -> None:
+    serve = 'serve rollout of "train.plan"\nmesh dp 8 > tp 8\nuse ddp over dp\nuse tp over tp\n'
+    right, wrong = (opened(text, train=GOOD) for text in (serve, serve.replace("tp 8", "tp 7")))
+    assert not any(d.code == "E0106" for d in (*right.diagnostics, *wrong.diagnostics))
+    assert {d.code for d in wrong.diagnostics} - {d.code for d in right.diagnostics}
+    assert [s.verb for s in right.meant] and right.checked is None

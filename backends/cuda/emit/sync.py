@@ -112,8 +112,8 @@ def _table(trainer: Sharded, generator: Sharded, colocated: bool, dtype: str, na
         f"DTYPE = {TORCH_DTYPES[wide]}",
         call("NARROW = {", list(dict.fromkeys(narrow))) if narrow else "",
         *_named(names),
-        "# Tensors of so many bytes are sent together.",
-        "BUCKET_BYTES = 2**28",
+        "# Tensors of so many bytes are sent together: 64 MiB a rank of a copy of the generator.",
+        f"BUCKET_BYTES = {generator.plan.mesh.devices // generator.plan.data_parallel} * 2**26",
         f"TRANSFERS: tuple[TensorTransfer, ...] = (\n    {rows},\n)",
     )
 

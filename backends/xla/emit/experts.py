@@ -12,12 +12,11 @@ from planc.backends.common.source_writer import INDENT, beside, causes, comment,
 from planc.backends.xla.analysis.expert_mesh import XlaExpertAxes
 from planc.backends.xla.analysis.mesh_factors import atoms
 from planc.backends.xla.analysis.pipeline import pipelined
+from planc.backends.xla.analysis.state_dtypes import JAX_DTYPE
 from planc.backends.xla.emit import sorted_experts
 from planc.backends.xla.emit.specs import axes_text, entry
 from planc.diag.quoting import python_string
 from planc.ir.sharding import Sharded
-
-JAX_DTYPE = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}
 
 NAMED = '''
 def named(name: str, x: jax.Array) -> jax.Array:

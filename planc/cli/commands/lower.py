@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from planc.cli.common import add_set, add_target, print_json, refused
+from planc.diag.diagnostic import Diagnostic
 from planc.diag.errors import PlanError
 from planc.diag.quoting import printable
 from planc.driver import known_version, lower_and_examine
@@ -57,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
         )
     except PlanError as error:
         return refused(error.diagnostics, "json" if as_json else "text")
-    _warn(examined.report)
+    _warn(examined.report.diagnostics)
     if options.launch and options.launch not in program.backend.launchers:
         known = ", ".join(program.backend.launchers) or "none"
         print(f"planc lower: --launch {options.launch} is not of this target; there are: {known}", file=sys.stderr)
@@ -88,9 +89,10 @@ def _lower_serve(options: argparse.Namespace, runtime: str) -> int:
         print("planc lower: a serve plan has one text, for torch or jax, and nothing that launches it", file=sys.stderr)
         return 2
     try:
-        text, _ = lower_serve(options.file, options.target, set=dict(options.set))
+        text, examined = lower_serve(options.file, options.target, set=dict(options.set))
     except PlanError as error:
         return refused(error.diagnostics, "text")
+    _warn(examined.report.diagnostics)
     if options.output:
         write_atomically(Path(options.output), text)
         print(f"{options.output}: {len(text.splitlines())} lines for {options.target}")
@@ -108,8 +110,8 @@ def _fills_memory(report: Report) -> bool:
     return memory is not None and memory.worst.per_device_gib.total > FULL * memory.capacity_gib
 
 
-def _warn(report: Report) -> None:
+def _warn(diagnostics: tuple[Diagnostic, ...]) -> None:
     """Warn on standard error if the plan does not fit; the program is written anyway."""
-    for d in report.diagnostics:
+    for d in diagnostics:
         if d.severity == "error":
             print(f"warning: {d.code} {printable(f'{d.span.where()}: {d.message}')}", file=sys.stderr)

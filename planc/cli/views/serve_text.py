@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from planc.cli.views.report_text import strong
 from planc.cli.views.table import table
-from planc.ir.serve_report import ServeReport, SyncClass, SyncFacts
+from planc.ir.serve_report import ClassBytes, ServeReport, SyncFacts
 from planc.ir.served import ServedMemory, SharedPeaks
 from planc.picture.units import gib, seconds, size
 
@@ -76,7 +76,8 @@ def sync_lines(sync: SyncFacts, *, brief: bool = False) -> Iterator[str]:
         f"  {size(sync.local_bytes)} stay where they are; a rank holds up to {size(sync.staging_bytes)} twice meanwhile"
     )
     if sync.changed_s is not None:
-        yield f"  the changed elements alone, each with its index: {seconds(sync.changed_s)}"
+        delta = f"the changed elements alone, each with its index, would take {seconds(sync.changed_s)}"
+        yield f"  {delta}; the program of `planc lower` sends all"
     if brief:
         return
     yield ""
@@ -88,11 +89,11 @@ def sync_lines(sync: SyncFacts, *, brief: bool = False) -> Iterator[str]:
     yield from table(("parameter", "tensors", "messages", "between nodes", "inside", "stay"), rows, left=1)
 
 
-def _row(one: SyncClass) -> tuple[str, ...]:
+def _row(one: ClassBytes) -> tuple[str, ...]:
     return (one.name, *_sums([one]))
 
 
-def _sums(found: list[SyncClass]) -> tuple[str, ...]:
+def _sums(found: list[ClassBytes]) -> tuple[str, ...]:
     return (
         f"{sum(c.tensors for c in found):,}",
         f"{sum(c.pieces for c in found):,}",
