@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -99,7 +100,7 @@ KILLED = ("fsdp_tp_sp-tp2-apart-bf16", "fsdp-tp4-same-bf16", "fsdp_tp_sp-dp4-apa
 class Served(NamedTuple):
     """A pair as plans."""
 
-    pair: Pair
+    name: str
     trainer: Plan
     layout: Plan
     dtype: str
@@ -120,11 +121,24 @@ def serve_of(name: str) -> Served:
     layout = plan_of("generator", mesh, *sentences, model="mixtral_micro" if experts else "llama_micro", batch=BATCH)
     layout = replace(layout, model=trainer.model)
     if sorted(PAIRS).index(name) % 2:
-        trainer, layout = _on_duos(trainer), _on_duos(layout)
-    return Served(pair, trainer, layout, pair.dtype, pair.block, pair.colocated)
+        trainer, layout = on_duos(trainer), on_duos(layout)
+    return Served(name, trainer, layout, pair.dtype, pair.block, pair.colocated)
 
 
-def _on_duos(plan: Plan) -> Plan:
+def readers_of(module: ModuleType) -> list[Any]:
+    """The readers of checkpoints that an emitted module opens from now on."""
+    readers, opened = list[Any](), module.open_checkpoint
+
+    def kept(*arguments: Any) -> Any:
+        readers.append(opened(*arguments))
+        return readers[-1]
+
+    module.open_checkpoint = kept  # type: ignore[attr-defined]
+    return readers
+
+
+def on_duos(plan: Plan) -> Plan:
+    """The plan on nodes of two ranks."""
     nodes = -(-plan.mesh.devices // 2)
     return replace(plan, cluster=replace(plan.cluster, count=nodes, shape=(2,), host_chips=2))
 

@@ -6,11 +6,11 @@ moves what planc predicted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 Run = tuple[int, int]
 """A half-open interval of indices: (first, one past the last)."""
@@ -173,12 +173,17 @@ def cells(
 ) -> Iterator[tuple[Box, tuple[int, ...], tuple[int, ...]]]:
     """Yield each intersection of a part of the source with one of the target: its box, the ranks that hold it, and
     those that want it."""
-    have = parts_of(source, sides[0])
-    by_first: dict[Run, list[tuple[Box, tuple[int, ...]]]] = {}
+    yield from crossings(parts_of(source, sides[0]), parts_of(target, sides[1]))
+
+
+def crossings(have: Iterable[tuple[Box, Any]], want: Iterable[tuple[Box, Any]]) -> Iterator[tuple[Box, Any, Any]]:
+    """Yield each intersection of a box of `have` with one of `want`, and what stands beside either: the ranks of a
+    part, or the file of a checkpoint's box. Boxes have one dim at least."""
+    by_first: dict[Run, list[tuple[Box, Any]]] = {}
     for part in have:
         by_first.setdefault(part[0][0], []).append(part)
     firsts = sorted(by_first)
-    for wanted, wanters in parts_of(target, sides[1]):
+    for wanted, wanters in want:
         for run in firsts:
             if run[0] >= wanted[0][1]:
                 break

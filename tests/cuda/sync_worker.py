@@ -1,7 +1,8 @@
-"""Syncs pairs of layouts: each pair's ranks are forks of this process, which holds their store.
+"""Syncs pairs of layouts, and loads what the trainer saved: each pair's ranks are forks of this process, which holds
+their store.
 
 `sync_worker.py NAME...` prints a row for each pair, `sync_worker.py --kills COUNT SEED` one for each sync in which a
-rank is killed at a drawn moment.
+rank is killed at a drawn moment, `sync_worker.py --drawn COUNT SEED` one for each drawn pair.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ from tests.plans import propagated
 from tests.random_plans.forks import DIE_WITH_PARENT
 from tests.seeded import initial
 from tests.sharding.masks import local_indices
-from tests.sync_cases import KILLED, Arrays, serve_of, served_tensors, trained_tensors
+from tests.sync_cases import KILLED, Arrays, Served, readers_of, serve_of, served_tensors, trained_tensors
+from tests.sync_draws import drawn
+from tests.trainer.matrix import checkpoint, save
 
 OLD = 0.5
 """The value of the generator's tensors before: no weight is this number in any dtype."""
@@ -49,8 +52,8 @@ Tensors = dict[str, torch.Tensor]
 class Both:
     """Both sides of a pair: the module that planc writes, and what it must do."""
 
-    def __init__(self, name: str) -> None:
-        self.serve = serve_of(name)
+    def __init__(self, name: str, serve: Served | None = None) -> None:
+        self.name, self.serve = name, serve or serve_of(name)
         trainer, generator = propagated(self.serve.trainer), propagated(self.serve.layout)
         self.module = ModuleType("emitted")
         text = emit_sync(
@@ -104,13 +107,47 @@ def parts(both: Both, side: int, rank: int, whole: Tensors) -> Tensors:
     return found
 
 
-def trained(both: Both, rank: int) -> Tensors:
-    """The parameters of the trainer's rank: of its program, if that is on all ranks, else sliced by masks."""
+def trained(both: Both, rank: int, folder: Path) -> Tensors:
+    """The parameters of the trainer's rank. Of its program, which saves a checkpoint too, if that is on all ranks;
+    else sliced by masks."""
     if not both.serve.colocated:
         return parts(both, 0, rank, tensors_of(trained_tensors(both.serve.trainer.model)))
+    return saved(both, folder)
+
+
+def saved(both: Both, folder: Path) -> Tensors:
+    """The parameters of this rank of the trainer's program, after all its ranks have saved them in `folder`."""
     program = lower_plan(check_plan(both.serve.trainer), "cuda", version="installed")
     session = start(program, Settings(), initial)
+    save(session, both.serve.trainer, "cuda", folder)
     return {name: p for module in session._modules for name, p in module.named_parameters()}
+
+
+def engine_of(both: Both, weights: Tensors) -> Tensors:
+    """Parameters of an engine that hold copies of a rank's weights, those that it fuses one after the other."""
+    theirs: dict[str, list[torch.Tensor]] = {}
+    for name, tensor in weights.items():
+        layer = name.split(".")[1]
+        ours = name.replace(f".{layer}.", ".*.", 1) if name.startswith("layers.") else name
+        fused = both.module.NAMES[ours.removesuffix("_scale_inv")][1].replace("*", layer)
+        theirs.setdefault(fused + ("_scale_inv" if name.endswith("_scale_inv") else ""), []).append(tensor)
+    return {name: torch.cat(held, max(0, held[0].ndim - 2)) for name, held in theirs.items()}
+
+
+def loaded(both: Both, rank: int, folder: Path, expected: Tensors) -> dict[str, Any]:
+    """Load the trainer's checkpoint as this rank, into the parameters of an engine where they have names there: which
+    tensors are wrong, the bytes read, and those of its parts."""
+    _, side = both.sides
+    group = None if both.serve.colocated else dist.new_group(range(side.first, both.ranks))
+    if not expected:
+        return {"wrong": [], "read": 0, "needed": 0}
+    generator, readers = blank(expected), readers_of(both.module)
+    if hasattr(both.module, "engine_views"):
+        generator = both.module.engine_views(engine_of(both, generator), rank - side.first)
+    both.module.load(checkpoint(folder), generator, group)
+    needed = sum(4 * t.numel() for name, t in expected.items() if not name.endswith("_scale_inv"))
+    wrong = [n for n in expected if not alike({n: generator[n]}, expected)]
+    return {"wrong": wrong, "read": readers[0].read_bytes, "needed": needed}
 
 
 class Counted:
@@ -119,20 +156,20 @@ class Counted:
     def __init__(self, module: ModuleType) -> None:
         self.sent: dict[int, int] = {}
         self.pieces = 0
-        packed, batch = module.Exchange.packed, dist.batch_isend_irecv
+        packed, made = module.Exchange.packed, module.Exchange.op
 
         def count_pieces(transfer: Any, messages: Any) -> torch.Tensor:
             self.pieces += len(messages)
             return packed(transfer, messages)
 
-        def count_bytes(ops: list[dist.P2POp]) -> Any:
-            for op in ops:
-                if op.op is dist.isend:
-                    self.sent[op.group_peer] = self.sent.get(op.group_peer, 0) + op.tensor.numel()
-            return batch(ops)
+        def count_bytes(transfer: Any, function: Any, buffer: torch.Tensor, peer: int) -> dist.P2POp:
+            if function is dist.isend:
+                self.sent[peer] = self.sent.get(peer, 0) + buffer.numel()
+            found: dist.P2POp = made(transfer, function, buffer, peer)
+            return found
 
         module.Exchange.packed = count_pieces
-        dist.batch_isend_irecv = count_bytes  # type: ignore[assignment]
+        module.Exchange.op = count_bytes
 
 
 def forks(count: int, port: int, work: Callable[[int], Any]) -> list[Any]:
@@ -176,19 +213,29 @@ def blank(expected: Tensors) -> Tensors:
 
 
 def synced(name: str, port: int) -> dict[str, Any]:
-    """Sync a pair twice, and compare what the generator has, what was sent, and what was predicted."""
+    """Sync a pair, load its checkpoint, and compare what the generator has, what was sent, and what was predicted."""
     both = Both(name)
     whole = tensors_of(served_tensors(both.serve))
+    with tempfile.TemporaryDirectory() as folder:
+        if not both.serve.colocated:
+            kept = forks(both.sides[0].devices, port, lambda _: len(saved(both, Path(folder))))
+            assert all(isinstance(tensors, int) for tensors in kept), kept
+        return _synced(both, whole, Path(folder), port)
+
+
+def _synced(both: Both, whole: Tensors, folder: Path, port: int) -> dict[str, Any]:
+    name = both.name
 
     def work(rank: int) -> Any:
         expected = parts(both, 1, rank, whole)
-        generator, trainer = blank(expected), trained(both, rank)
+        generator, trainer = blank(expected), trained(both, rank, folder)
         counted = Counted(both.module)
         both.module.sync(trainer, generator, 1)
         wrong = [n for n in expected if not alike({n: generator[n]}, expected)]
+        load = loaded(both, rank, folder, expected)
         with suppress(RuntimeError):  # a rank that has left already needs nothing any more
             dist.barrier()
-        return {"wrong": wrong, "tensors": len(expected), "sent": counted.sent, "pieces": counted.pieces}
+        return {"wrong": wrong, "tensors": len(expected), "sent": counted.sent, "pieces": counted.pieces, "load": load}
 
     ranks = forks(both.ranks, port, work)
     if any(not isinstance(r, dict) for r in ranks):
@@ -200,6 +247,9 @@ def synced(name: str, port: int) -> dict[str, Any]:
         "ranks": both.ranks,
         "tensors": sum(r["tensors"] for r in ranks),
         "wrong": sorted({n for r in ranks for n in r["wrong"]}),
+        "load_wrong": sorted({n for r in ranks for n in r["load"]["wrong"]}),
+        "read": [r["load"]["read"] for r in ranks],
+        "needed": [r["load"]["needed"] for r in ranks],
         "sent": sent,
         "predicted": [round(load.near_out + load.far_out) if load else 0 for load in loads],
         "pieces": sum(r["pieces"] for r in ranks),
@@ -207,6 +257,48 @@ def synced(name: str, port: int) -> dict[str, Any]:
         "deepest": both.predicted.deepest,
         "bytes": round(both.predicted.sent_bytes),
     }
+
+
+def drawn_synced(count: int, seed: int, port: int) -> int:
+    """Sync so many drawn pairs on one set of eight ranks, a group of them a pair; print a row for each, and return how
+    many were wrong. The trainer's shards are cut by masks."""
+    pairs = [Both((serve := drawn(n)).name, serve) for n in range(seed, seed + count)]
+
+    def work(rank: int) -> Any:
+        return [sync_in_group(both, rank, number) for number, both in enumerate(pairs)]
+
+    ranks, failed = forks(8, port, work), 0
+    if any(not isinstance(r, list) for r in ranks):
+        print(*(r for r in ranks if not isinstance(r, list)), sep="\n")
+        return count
+    for number, both in enumerate(pairs):
+        rows = [r[number] for r in ranks[: both.ranks]]
+        loads = [both.predicted.loads.get(rank) for rank in range(both.ranks)]
+        row = {
+            "name": both.name,
+            "wrong": sorted({n for r in rows for n in r["wrong"]}),
+            "sent": [r["sent"] for r in rows],
+            "predicted": [round(load.near_out + load.far_out) if load else 0 for load in loads],
+            "pieces": [sum(r["pieces"] for r in rows), both.predicted.pieces],
+        }
+        failed += bool(row["wrong"] or row["sent"] != row["predicted"] or len({*row["pieces"]}) > 1)
+        print("ROW", json.dumps(row), flush=True)
+    print(f"{count} drawn pairs synced, {failed} wrong")
+    return failed
+
+
+def sync_in_group(both: Both, rank: int, number: int) -> dict[str, Any] | None:
+    """Sync a pair on its ranks, the first of all; None on the others."""
+    group = dist.new_group(range(both.ranks))
+    if rank >= both.ranks:
+        return None
+    expected = parts(both, 1, rank, tensors_of(served_tensors(both.serve)))
+    trainer = parts(both, 0, rank, tensors_of(trained_tensors(both.serve.trainer.model)))
+    generator, counted = blank(expected), Counted(both.module)
+    both.module.sync(trainer, generator, number, group)
+    dist.destroy_process_group(group)
+    wrong = [n for n in expected if not alike({n: generator[n]}, expected)]
+    return {"wrong": wrong, "sent": sum(counted.sent.values()), "pieces": counted.pieces}
 
 
 def kill_at(module: ModuleType, moment: int) -> list[int]:
@@ -282,6 +374,8 @@ def main(arguments: list[str]) -> None:
             victim = draw.randrange(Both(name).ranks)
             print("ROW", json.dumps(killed(name, victim, draw.random(), port)), flush=True)
         return
+    if arguments[0] == "--drawn":
+        sys.exit(drawn_synced(int(arguments[1]), int(arguments[2]), port) > 0)
     for name in arguments:
         print("ROW", json.dumps(synced(name, port)), flush=True)
 

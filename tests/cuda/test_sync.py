@@ -26,6 +26,12 @@ def test_the_generator_has_its_slices_and_what_moves_is_predicted(name: str, row
     assert row["pieces"] == row["predicted_pieces"]
 
 
+@pytest.mark.parametrize("name", [case("sync-torch", n, *tier(n, IN_CI, QUICK)) for n in PAIRS])
+def test_a_checkpoint_of_the_trainer_loads_as_the_generators_slices(name: str, row: Row) -> None:
+    assert row["load_wrong"] == [] and sum(row["read"]) > 0
+    assert row["read"] == row["needed"], "each rank reads its own parts, once"
+
+
 @pytest.mark.launch
 @pytest.mark.slow
 def test_a_rank_that_dies_leaves_the_old_weights_or_the_new() -> None:
@@ -36,6 +42,16 @@ def test_a_rank_that_dies_leaves_the_old_weights_or_the_new() -> None:
     for row in rows:
         assert {*row["ranks"]} - {"none"} in ({"old"}, {"new"}), row
     assert {word for row in rows for word in row["ranks"]} >= {"old", "new"}, "both ends are met"
+
+
+@pytest.mark.launch
+@pytest.mark.slow
+@pytest.mark.parametrize("stack", ["cuda", "xla"])
+def test_two_hundred_drawn_pairs(stack: str) -> None:
+    """Dense models and models with experts, on two to eight ranks; each stack takes the pairs that it can."""
+    argv = [sys.executable, str(ROOT / "tests" / stack / "sync_worker.py"), "--drawn", "200", "0"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=3600)
+    assert done.returncode == 0 and len(rows_of(done.stdout)) == 200, done.stdout[-4000:] + done.stderr[-4000:]
 
 
 @pytest.mark.parametrize("name", QUICK)

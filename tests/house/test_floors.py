@@ -39,7 +39,7 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
     "planc.backends.cuda": (6, {"torch", "torchao", "numpy", "transformers"}),  # the last in functions
     "planc.backends.xla": (6, {"jax", "jaxlib", "optax", "numpy"}),
     "planc.backends.torch_xla": (6, {"torch", "torch_xla", "numpy"}),  # over both: their modules, their layouts
-    "planc.backends": (6, set()),  # common: what they share
+    "planc.backends": (6, {"numpy", "safetensors"}),  # common: what they share; both in functions
     "planc.lowering": (6, set()),
     "planc.driver": (7, set()),
     "planc.trainer": (

@@ -13,9 +13,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import planc
+from planc.backends.cuda.runtime.hf_adapter import checkpoint_name
 from planc.catalog import build_model
 from planc.diag import PlanError, Span
-from planc.trainer.checkpoint.hugging_face import INDEX, exported, imported, their_name
+from planc.trainer.checkpoint.hugging_face import INDEX, exported, imported
 from planc.trainer.run.initial_weights import initial, names
 from tests.rows import rows_of
 
@@ -52,7 +53,7 @@ def test_what_is_written_is_read_back(theirs: Path) -> None:
     for name, shape in names(MODEL):
         assert np.array_equal(read(name, shape), draw(name, shape))
     index = json.loads((theirs / INDEX).read_text())
-    assert index["weight_map"].keys() == {their_name(name) for name, _ in names(MODEL)}
+    assert index["weight_map"].keys() == {checkpoint_name(name) for name, _ in names(MODEL)}
     assert index["metadata"]["total_size"] == 4 * MODEL.parameters
     assert len(set(index["weight_map"].values())) > 3
 
@@ -61,11 +62,11 @@ def test_bfloat16_is_read_as_it_is(tmp_path: Path) -> None:
     import torch
     from safetensors.torch import save_file as save
 
-    values = {their_name(n): torch.randn(shape).bfloat16() for n, shape in names(MODEL)}
+    values = {checkpoint_name(n): torch.randn(shape).bfloat16() for n, shape in names(MODEL)}
     save(values, tmp_path / "model.safetensors")
     read = imported(MODEL, tmp_path, SPAN)
     name, shape = "layers.1.feed_forward.w2.weight", MODEL.shape(MODEL.param["layers.*.feed_forward.w2.weight"])
-    assert np.array_equal(read(name, shape), values[their_name(name)].float().numpy())
+    assert np.array_equal(read(name, shape), values[checkpoint_name(name)].float().numpy())
 
 
 def changed(change: Callable[[dict[str, np.ndarray]], object]) -> Callable[[Path], None]:

@@ -1,14 +1,17 @@
-"""Run in one process of eight virtual devices: syncs pairs of layouts, and compares each device's shards with slices of
-the whole model. `sync_worker.py NAME...` prints a row for each pair.
+"""Run in one process of eight virtual devices: syncs pairs of layouts, loads what the trainer saved, and compares each
+device's shards with slices of the whole model. `sync_worker.py NAME...` prints a row for each pair,
+`sync_worker.py --drawn COUNT SEED` one for each drawn pair that the target takes.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import tempfile
+from math import prod
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -20,6 +23,8 @@ from planc.backends.xla.analysis.stacked_params import stacks_of
 from planc.backends.xla.emit.sync import emit_sync
 from planc.backends.xla.runtime.start_up import prepare_environment
 from planc.checks import check_plan
+from planc.diag import PlanError
+from planc.ir.session import Piece, Session
 from planc.ir.sharding import Sharded
 from planc.lowering import lower_plan
 from planc.sharding.transfer_core import TensorLayout, shape_of
@@ -27,14 +32,15 @@ from planc.sharding.transfers import tensor_transfers
 from tests.plans import propagated
 from tests.seeded import initial
 from tests.sharding.masks import local_indices
-from tests.sync_cases import Arrays, Served, layers_of, serve_of, served_tensors
+from tests.sync_cases import Arrays, Served, layers_of, readers_of, serve_of, served_tensors
+from tests.sync_draws import drawn
+from tests.trainer.matrix import checkpoint, save
 
 
-def synced(name: str) -> dict[str, Any]:
+def synced(name: str, serve: Served) -> dict[str, Any]:
     """Sync a pair; which tensors differ from the whole ones, and which lie elsewhere than by index masks."""
     import jax
 
-    serve = serve_of(name)
     trainer, generator = propagated(serve.trainer), propagated(serve.layout)
     module = ModuleType("emitted")
     exec(
@@ -44,18 +50,42 @@ def synced(name: str) -> dict[str, Any]:
     count, first = serve.trainer.mesh.devices, 0 if serve.colocated else serve.trainer.mesh.devices
     mesh = module.generator_mesh(jax.devices()[first : first + serve.layout.mesh.devices])
     ranks = {device: rank for rank, device in enumerate(mesh.devices.flat)}
-    targets = {m.param.name: m.target for m in tensor_transfers(trainer, generator, state_layout(trainer))}
-    found = module.sync(trained(serve, jax.devices()[:count]), mesh)
-    expected, shards, wrong, elsewhere = stacked(serve, generator), 0, set(), set()
-    for key, array in found.items():
-        for shard in array.addressable_shards:
-            shards += 1
-            if np.asarray(shard.data).tobytes() != expected[key][shard.index].tobytes():
-                wrong.add(key)
-            if key in targets and not _there(shard.index, targets[key], ranks[shard.device]):
-                elsewhere.add(key)
-    missing = sorted({*expected} ^ {*found})
-    return {"name": name, "shards": shards, "wrong": sorted(wrong), "elsewhere": sorted(elsewhere), "missing": missing}
+    moves = list(tensor_transfers(trainer, generator, state_layout(trainer)))
+    targets = {m.param.name: m.target for m in moves}
+    params, expected = trained(serve, jax.devices()[:count]), stacked(serve, generator)
+    row: dict[str, Any] = {"name": name, "shards": 0, "wrong": [], "elsewhere": [], "missing": []}
+    with tempfile.TemporaryDirectory() as folder:
+        save(cast(Session, Trained(serve, params)), serve.trainer, "xla", Path(folder))
+        readers = readers_of(module)
+        for found in (module.sync(params, mesh), module.load(checkpoint(Path(folder)), mesh)):
+            for key, array in found.items():
+                for shard in array.addressable_shards:
+                    row["shards"] += 1
+                    if np.asarray(shard.data).tobytes() != expected[key][shard.index].tobytes():
+                        row["wrong"].append(key)
+                    if key in targets and not _there(shard.index, targets[key], ranks[shard.device]):
+                        row["elsewhere"].append(key)
+            row["missing"] += sorted({*expected} ^ {*found})
+    row["read"] = readers[0].read_bytes
+    parts = [(len(m.layers), local_indices(m.target, rank)) for m in moves for rank in ranks.values()]
+    row["needed"] = sum(4 * layers * prod(map(len, part)) for layers, part in parts if part is not None)
+    return row
+
+
+class Trained:
+    """A session of the trainer's program that only saves: its parameters."""
+
+    rank, world, optimizer_steps, runtime = 0, 1, 0, "jax"
+    versions: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, serve: Served, params: Any) -> None:
+        self._serve, self._params = serve, params
+
+    def pieces(self) -> list[Piece]:
+        from planc.backends.xla.runtime.state import pieces
+
+        plan = self._serve.trainer
+        return pieces(plan.model, lambda: {"params": self._params}, stacks_of(plan))
 
 
 def _there(index: tuple[slice, ...], held: TensorLayout, rank: int) -> bool:
@@ -102,10 +132,24 @@ def trained(serve: Served, devices: Any) -> Any:
     return shards.fill(model, where, initial, stacks, "fp32", stored)
 
 
-def main(names: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     prepare_environment(8)
-    for name in names:
-        print("ROW", json.dumps(synced(name)), flush=True)
+    if arguments[0] != "--drawn":
+        for name in arguments:
+            print("ROW", json.dumps(synced(name, serve_of(name))), flush=True)
+        return
+    done, failed, seed = 0, 0, int(arguments[2])
+    while done < int(arguments[1]):
+        serve, seed = drawn(seed), seed + 1
+        try:
+            row = synced(serve.name, serve)
+        except PlanError:
+            continue  # the target refuses the trainer
+        done += 1
+        failed += bool(row["wrong"] or row["elsewhere"] or row["missing"] or not 0 < row["read"] <= row["needed"])
+        print("ROW", json.dumps(row), flush=True)
+    print(f"{done} drawn pairs synced and loaded, {failed} wrong")
+    sys.exit(failed > 0)
 
 
 if __name__ == "__main__":

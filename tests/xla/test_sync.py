@@ -12,5 +12,6 @@ IN_CI = tuple(NAMES)[::4]
 
 
 @pytest.mark.parametrize("name", [case("sync-jax", n, *tier(n, IN_CI, QUICK)) for n in NAMES])
-def test_the_generator_has_its_slices(name: str, row: Row) -> None:
+def test_the_generator_has_its_slices_synced_and_loaded(name: str, row: Row) -> None:
     assert (row["wrong"], row["elsewhere"], row["missing"]) == ([], [], []) and row["shards"] > 0
+    assert 0 < row["read"] <= row["needed"], "of the checkpoint, the parts of the devices"

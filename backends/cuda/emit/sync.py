@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-from importlib.resources import files
 
 from planc.backends.common.source_writer import call, file_of, lines
-from planc.backends.common.specialise import specialise, specialised
+from planc.backends.common.specialise import specialise
 from planc.backends.cuda.analysis.fsdp_shard_dim import state_layout
 from planc.backends.cuda.emit.parallelize import TORCH_DTYPES
 from planc.backends.cuda.program.facts import TorchFacts
+from planc.backends.cuda.runtime.hf_adapter import engine_names
 from planc.diag.quoting import python_docstring, python_string
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
@@ -23,17 +23,29 @@ CORE = (
 """The definitions of `transfer_core` that the program carries as they stand."""
 
 IMPORTS = """
+import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import product
 from math import prod
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 """
+
+
+ENGINE = (
+    "",
+    "vLLM and SGLang call these weights other names, and hold some together. They are filled in place, or loaded:",
+    "",
+    "    weights = engine_views(dict(engine_model.named_parameters()), rank)",
+    "    engine_model.load_weights(checkpoint_names(weights, rank))",
+)
+"""What a program says of the names of engines."""
 
 
 def emit_sync(trainer: Sharded, generator: Sharded, *, colocated: bool, dtype: str, block: int = 0) -> str:
@@ -47,18 +59,23 @@ def emit_sync(trainer: Sharded, generator: Sharded, *, colocated: bool, dtype: s
         block: elements along each side of a block of float8 with one scale; 0: one scale for a matrix.
     """
     facts = TorchFacts(colocated=colocated, float8=dtype == "float8", block=block)
-    core = specialised(files("planc.sharding").joinpath("transfer_core.py").read_bytes(), facts, CORE, WIDTH)
-    parts = [*core, *specialise("planc.backends.cuda.program", "sync", facts, ["sync"], WIDTH)]
+    core = specialise("planc.sharding", "transfer_core", facts, CORE, WIDTH)
+    core += specialise("planc.backends.common", "box_reader", facts, ["open_checkpoint"], WIDTH)
+    names = engine_names(generator.model)
+    parts = [*core, *specialise("planc.backends.cuda.program", "sync", facts, ["sync", "load"], WIDTH)]
+    if names:
+        engine = ["checkpoint_names", *(["engine_views"] if dtype != "float8" or block else [])]
+        parts += specialise("planc.backends.cuda.program", "engine", facts, engine, WIDTH)
     nodes = {part: ast.parse(part).body[0] for part in parts}
     constants = [part for part, node in nodes.items() if isinstance(node, ast.Assign)]
     classes = [part for part, node in nodes.items() if isinstance(node, ast.ClassDef) and node.bases]
     functions = [part for part in parts if part not in (*constants, *classes)]
-    table = _table(trainer, generator, colocated, dtype)
-    head = [_docstring(trainer.plan, generator.plan, colocated), IMPORTS.strip(), "\n".join(constants)]
+    table = _table(trainer, generator, colocated, dtype, names)
+    head = [_docstring(trainer.plan, generator.plan, colocated, bool(names)), IMPORTS.strip(), "\n".join(constants)]
     return file_of(head, [*classes, table, *functions], width=WIDTH)
 
 
-def _docstring(trainer: Plan, generator: Plan, colocated: bool) -> str:
+def _docstring(trainer: Plan, generator: Plan, colocated: bool, named: bool) -> str:
     place = "on the same ranks" if colocated else "on the ranks after them"
     said = (
         f"The weights of {trainer.file}, sent to the ranks that serve {generator.name}.",
@@ -70,6 +87,11 @@ def _docstring(trainer: Plan, generator: Plan, colocated: bool) -> str:
         "with the trainer's ranks and the generator's:",
         "",
         "    sync(dict(model.named_parameters()), weights, step)",
+        "",
+        "The generator alone takes them from a checkpoint of the training plan:",
+        "",
+        "    load(checkpoint, weights)",
+        *(ENGINE if named else ()),
     )
     return '"""' + "\n".join(map(python_docstring, said)) + '\n"""'
 
@@ -78,7 +100,7 @@ def _mesh(plan: Plan) -> str:
     return " x ".join(f"{a.name} {a.size}" for a in plan.mesh.axes)
 
 
-def _table(trainer: Sharded, generator: Sharded, colocated: bool, dtype: str) -> str:
+def _table(trainer: Sharded, generator: Sharded, colocated: bool, dtype: str, names: dict[str, tuple[str, str]]) -> str:
     moves = list(tensor_transfers(trainer, generator, state_layout(trainer)))
     wide = generator.plan.precision.compute if dtype == "float8" else dtype
     narrow = [python_string(m.param.name) for m in moves if dtype == "float8" and narrows(m.param)]
@@ -89,10 +111,22 @@ def _table(trainer: Sharded, generator: Sharded, colocated: bool, dtype: str) ->
         "# The dtype in which weights travel.",
         f"DTYPE = {TORCH_DTYPES[wide]}",
         call("NARROW = {", list(dict.fromkeys(narrow))) if narrow else "",
+        *_named(names),
         "# Tensors of so many bytes are sent together: 64 MiB a rank of a copy of the generator.",
         f"BUCKET_BYTES = {generator.plan.mesh.devices // generator.plan.data_parallel} * 2**26",
         f"TRANSFERS: tuple[TensorTransfer, ...] = (\n    {rows},\n)",
     )
+
+
+def _named(names: dict[str, tuple[str, str]]) -> list[str]:
+    if not names:
+        return []
+    rows = [
+        "    " + call(f"{python_string(ours)}: (", list(map(python_string, both)), ",", depth=1).replace("\n", "\n    ")
+        for ours, both in names.items()
+    ]
+    said = "# Names of parameters in Hugging Face's checkpoints, and in vLLM and SGLang."
+    return [said, "NAMES = {", *rows, "}"]
 
 
 def _arguments(move: TensorMove) -> list[str]:

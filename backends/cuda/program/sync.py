@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from math import prod
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
+from planc.backends.common.box_reader import open_checkpoint
 from planc.backends.cuda.program.facts import FACTS
 from planc.backends.cuda.program.sync_names import BUCKET_BYTES, DTYPE, NARROW, SIDES, TRANSFERS
 from planc.sharding.transfer_core import (
@@ -102,22 +104,24 @@ def block_of(shape: tuple[int, ...], dim: int) -> int:
 
 
 def block_scales(
-    trainer: Mapping[str, torch.Tensor], group: dist.ProcessGroup, device: torch.device
+    held: Mapping[str, torch.Tensor], side: int, group: dist.ProcessGroup, device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """Return the scale of each block of the matrices that travel as float8, by tensor: its largest magnitude / 448.
+    """Return the scale of each block of the matrices that become float8, by tensor: its largest magnitude / 448.
 
-    A collective over all ranks, because a block may lie on several.
+    `held` are this rank's shards of them, as the trainer (`side` 0) or the generator (1) lays them out. The first rank
+    of `group` is that side's first. A collective over all its ranks, because a block may lie on several.
     """
     grids: dict[str, torch.Tensor] = {}
     for name, transfer, _ in tensors():
         if transfer.name not in NARROW:
             continue
-        shape = shape_of(transfer.source)
-        most = local(trainer[name]).detach().to(DTYPE).float().abs() if name in trainer else None
+        layout = (transfer.source, transfer.target)[side]
+        shape = shape_of(layout)
+        most = local(held[name]).detach().to(DTYPE).float().abs() if name in held else None
         if most is not None:
             for dim in range(len(shape)):
                 block = block_of(shape, dim)
-                runs = runs_of(transfer.source, dim, dist.get_rank(group) - SIDES[0].first)
+                runs = runs_of(layout, dim, dist.get_rank(group))
                 which = torch.cat([torch.arange(a, b) // block for a, b in runs] or [torch.arange(0)])
                 into = torch.zeros(*most.shape[:dim], -(-shape[dim] // block), *most.shape[dim + 1 :], device=device)
                 which = which.to(device).view(-1, *(1 for _ in shape[dim + 1 :])).expand_as(most)
@@ -141,6 +145,30 @@ def narrowed(values: torch.Tensor, scales: torch.Tensor, box: Box, shape: tuple[
     return (values.float() * (1 / scales)).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
 
 
+def fill(
+    generator: Mapping[str, torch.Tensor], rank: int, values: Callable[[str, TensorTransfer, Box], torch.Tensor]
+) -> None:
+    """Fill the tensors of the generator's `rank`, box by box, with what `values` returns for each."""
+    for name, transfer, _ in tensors():
+        if name in generator:
+            for _, box, _, wanters in cells_of(transfer, rank):
+                if rank in wanters:
+                    at = inside(transfer.target, box, rank - SIDES[1].first)
+                    generator[name][at].copy_(values(name, transfer, box))
+
+
+def fill_scales(generator: Mapping[str, torch.Tensor], rank: int, scales: Mapping[str, torch.Tensor]) -> None:
+    """Fill the scales of the generator's `rank`: of the whole matrices' `scales`, those of the blocks that it has."""
+    for name, transfer, _ in tensors():
+        if name in generator and transfer.name in NARROW:
+            own, shape = scales[name], shape_of(transfer.target)
+            for dim in range(len(shape)):
+                block, runs = block_of(shape, dim), runs_of(transfer.target, dim, rank - SIDES[1].first)
+                which = [torch.arange(a // block, -(-b // block)) for a, b in runs]
+                own = own.index_select(dim, torch.cat(which or [torch.arange(0)]).to(own.device))
+            generator[f"{name}_scale_inv"].copy_(own)
+
+
 class Exchange:
     """One sync on this rank: what it has, what it received, and the tensors that it fills at the end."""
 
@@ -154,7 +182,7 @@ class Exchange:
         self.device = next(local(tensor) for tensor in (*trainer.values(), *generator.values())).device
         self.staged: dict[tuple[str, Box], torch.Tensor] = {}
         if FACTS.float8:
-            self.scales = block_scales(trainer, group, self.device)
+            self.scales = block_scales(trainer, 0, group, self.device)
 
     def own(self, name: str, transfer: TensorTransfer, box: Box) -> torch.Tensor:
         """Return a box of this rank's shard in the dtype in which it travels."""
@@ -203,22 +231,14 @@ class Exchange:
 
     def take(self) -> None:
         """Fill the generator's tensors."""
-        here = self.rank - SIDES[1].first
-        for name, transfer, _ in tensors():
-            if name not in self.generator:
-                continue
-            for _, box, _, wanters in cells_of(transfer, self.rank):
-                if self.rank in wanters:
-                    staged = self.staged.get((name, box))
-                    values = self.own(name, transfer, box) if staged is None else staged
-                    self.generator[name][inside(transfer.target, box, here)].copy_(values)
-            if FACTS.float8 and transfer.name in NARROW:
-                scales, shape = self.scales[name], shape_of(transfer.target)
-                for dim in range(len(shape)):
-                    block = block_of(shape, dim)
-                    which = [torch.arange(a // block, -(-b // block)) for a, b in runs_of(transfer.target, dim, here)]
-                    scales = scales.index_select(dim, torch.cat(which or [torch.arange(0)]).to(self.device))
-                self.generator[f"{name}_scale_inv"].copy_(scales)
+        fill(self.generator, self.rank, self.arrived)
+        if FACTS.float8:
+            fill_scales(self.generator, self.rank, self.scales)
+
+    def arrived(self, name: str, transfer: TensorTransfer, box: Box) -> torch.Tensor:
+        """Return a box that this rank wants: received, or its own."""
+        staged = self.staged.get((name, box))
+        return self.own(name, transfer, box) if staged is None else staged
 
 
 def decided(received: bool, number: int, group: dist.ProcessGroup, store: Any, device: torch.device) -> bool:
@@ -280,3 +300,42 @@ def sync(
         raise RuntimeError("the weights did not all arrive: the generator keeps the old ones") from why
     assert exchange is not None
     exchange.take()
+
+
+@torch.no_grad()
+def load(folder: Path, generator: Mapping[str, torch.Tensor], group: dist.ProcessGroup | None = None) -> None:
+    """Give the generator the weights of a checkpoint. Every rank of the generator calls it.
+
+    A rank reads its own parts of the files, each byte once, and nothing else.
+
+    Args:
+        folder: the checkpoint, `step-...`, of the training plan or of another plan of its model.
+        generator: the tensors to fill, as in `sync`.
+        group: the generator's ranks, in their order; None: the default group.
+
+    Raises:
+        ValueError: the checkpoint is of another model.
+    """
+    group = group or dist.distributed_c10d._get_default_group()
+    rank = SIDES[1].first + dist.get_rank(group)
+    reader = open_checkpoint(folder, {name: shape_of(transfer.target) for name, transfer, _ in tensors()})
+
+    def read(name: str, transfer: TensorTransfer, box: Box) -> torch.Tensor:
+        return torch.from_numpy(reader.box(f"params.{name}", box)).to(DTYPE)
+
+    if FACTS.float8:
+        narrow = [name for name, transfer, _ in tensors() if name in generator and transfer.name in NARROW]
+        wide = {name: torch.empty_like(generator[name], dtype=DTYPE) for name in narrow}
+        fill(wide, rank, read)
+        scales = block_scales(wide, 1, group, next(iter(generator.values())).device)
+
+        def cast(name: str, transfer: TensorTransfer, box: Box) -> torch.Tensor:
+            if name not in wide:
+                return read(name, transfer, box)
+            values = wide[name][inside(transfer.target, box, dist.get_rank(group))]
+            return narrowed(values, scales[name], box, shape_of(transfer.target))
+
+        fill(generator, rank, cast)
+        fill_scales(generator, rank, scales)
+    else:
+        fill(generator, rank, read)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 from planc.backends.common.source_writer import WIDTH, call, file_of
 from planc.backends.common.specialise import specialise
 from planc.backends.xla.analysis.layouts import Spec, param_spec
@@ -18,7 +20,11 @@ from planc.sharding.transfers import narrows
 
 IMPORTS = """
 import functools
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +32,15 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 """
+
+
+CARRIED = (
+    ("planc.sharding", "transfer_core", ("Run", "Box", "crossings")),
+    ("planc.backends.common", "box_reader", ("open_checkpoint",)),
+    ("planc.backends.xla.program", "stacked_boxes", ("Index", "ReadBox", "stacked_box")),
+    ("planc.backends.xla.program", "sync", ("generator_mesh", "sync", "load")),
+)
+"""The definitions that the program carries: package, module, names."""
 
 
 def emit_sync(trainer: Sharded, generator: Sharded, *, dtype: str, block: int = 0) -> str:
@@ -40,20 +55,22 @@ def emit_sync(trainer: Sharded, generator: Sharded, *, dtype: str, block: int = 
     shapes = padded(generator)
     restacked = _restacked(trainer, generator)
     facts = JaxFacts(float8=dtype == "float8", block=block, restacks=bool(restacked), pads=bool(shapes))
-    functions = specialise("planc.backends.xla.program", "sync", facts, ["generator_mesh", "sync"], WIDTH)
-    constants = [f for f in functions if f.startswith("# ")]
+    functions = [part for module in CARRIED for part in specialise(*module[:2], facts, module[2], WIDTH)]
+    constants = [f for f in functions if isinstance(ast.parse(f).body[0], ast.Assign)]
     said = (
         f"The weights of {trainer.plan.file}, put in the layout that serves {generator.plan.name}.",
         "",
         "Compiled by planc; change the plans rather than this file. After a step:",
         "",
         '    weights = sync(state["params"], generator_mesh(devices))',
+        "",
+        "From a checkpoint of the training plan:",
+        "",
+        "    weights = load(checkpoint, generator_mesh(devices))",
     )
     head = '"""' + "\n".join(map(python_docstring, said)) + '\n"""'
-    needed = [line for line in IMPORTS.strip().splitlines() if restacked or line != "import numpy as np"]
-    imports = "\n".join(needed)
     tables = "\n".join([*_tables(generator, dtype, block, shapes, restacked), *constants])
-    return file_of([head, imports, tables], [f for f in functions if f not in constants])
+    return file_of([head, IMPORTS.strip(), tables], [f for f in functions if f not in constants])
 
 
 Stack = tuple[tuple[int, ...], tuple[int, ...]]
@@ -97,10 +114,22 @@ def _tables(
         if p.param.name in narrow:
             found += entry(f"{p.param.name}_scale_inv", (*lead, *_spec_of_scales(generator, p, spec, block)))
     found.append("}")
+    stacks = [(name, (stack.dims, stack.layers)) for name, stack in stacks_of(plan).items()]
+    found += ["LAYERS: dict[str, tuple[tuple[int, ...], tuple[int | None, ...]]] = {", *map(_row, stacks), "}"]
     for name, table in (("PADDED", shapes), ("STACKS", restacked)):
         rows = [f"    {python_string(key)}: {value!r}," for key, value in table.items()]
         found += [f"{name} = {{", *rows, "}"] if rows else []
     return [*found, *([call("NARROW = {", [python_string(name) for name in narrow])] if narrow else [])]
+
+
+def _row(entry: tuple[str, tuple[tuple[int, ...], tuple[int | None, ...]]]) -> str:
+    """Return the row of a stack, its layers as a range where they are one."""
+    name, (dims, layers) = entry
+    numbers = [n for n in layers if n is not None]
+    first, last = numbers[0], numbers[-1] + 1
+    if len(layers) > 2 and layers == tuple(range(first, last)):
+        return f"    {python_string(name)}: ({dims!r}, (*range({f'{first}, ' if first else ''}{last}),)),"
+    return f"    {python_string(name)}: ({dims!r}, {layers!r}),"
 
 
 def _spec_of_scales(generator: Sharded, p: ParamSharding, spec: Spec, block: int) -> Spec:

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 
+from planc.backends.common.box_reader import open_checkpoint
 from planc.backends.xla.program.facts import FACTS
-from planc.backends.xla.program.sync_names import DTYPE, MESH, NARROW, PADDED, SHAPES, SPECS, STACKS
+from planc.backends.xla.program.stacked_boxes import Index, ReadBox, stacked_box
+from planc.backends.xla.program.sync_names import DTYPE, LAYERS, MESH, NARROW, PADDED, SHAPES, SPECS, STACKS
 
 # The largest number of float8_e4m3fn, which the largest element of a block becomes.
 LARGEST = 448.0
@@ -49,7 +52,14 @@ def served(stored: jax.Array, name: str) -> dict[str, jax.Array]:
         layers = values.reshape(-1, *shape)[np.maximum(places, 0)]
         kept = np.reshape(places, (-1, *(1 for _ in shape))) >= 0
         values = jnp.where(kept, layers, 0).reshape(*dims, *shape)
-    values = values.astype(DTYPE)
+    return cast(values, name)
+
+
+@functools.partial(jax.jit, static_argnames="name")
+def cast(values: jax.Array, name: str) -> dict[str, jax.Array]:
+    """The tensor `name` and its scales as the generator holds them, of `values` that are stacked as there."""
+    shape = SHAPES[name]
+    values = values[(..., *(slice(n) for n in shape))].astype(DTYPE)
     found = narrowed(values, name) if FACTS.float8 and name in NARROW else {name: values}
     if FACTS.pads and name in PADDED:
         ends = [(0, 0)] * (values.ndim - len(shape))
@@ -70,3 +80,41 @@ def narrowed(values: jax.Array, name: str) -> dict[str, jax.Array]:
     cast = jnp.clip(blocks * (1 / scales), -LARGEST, LARGEST).astype(jnp.float8_e4m3fn)
     cast = cast.reshape(whole.shape)[..., :rows, :columns]
     return {name: cast, f"{name}_scale_inv": scales.squeeze((-3, -1))}
+
+
+def load(folder: Path, mesh: Mesh) -> dict[str, jax.Array]:
+    """Return the generator's weights on its `mesh`, as `sync` does, from the checkpoint `folder` (`step-...`).
+
+    It is of the training plan, or of another plan of its model. Of its files, a process reads the shards of its own
+    devices alone. Raises ValueError if the checkpoint is of another model.
+    """
+    none: tuple[tuple[int, ...], tuple[int | None, ...]] = ((), (-1,))
+    shapes = {
+        name.replace("*", str(layer)): shape
+        for name, shape in SHAPES.items()
+        for layer in LAYERS.get(name, none)[1]
+        if layer is not None
+    }
+    reader = open_checkpoint(folder, shapes)
+
+    def read(name: str, index: Index) -> np.ndarray:
+        found: np.ndarray = reader.box(f"params.{name}", tuple((s.start, s.stop) for s in index))
+        return found
+
+    found: dict[str, jax.Array] = {}
+    for name, shape in SHAPES.items():
+        own = PADDED.get(name, shape) if FACTS.pads else shape
+        whole = (*LAYERS.get(name, none)[0], *own)
+        shard = functools.partial(shard_of, read, name, whole)
+        found[name] = jax.make_array_from_callback(whole, NamedSharding(mesh, SPECS[name]), shard)
+        if FACTS.float8 and name in NARROW:
+            for key, array in cast(found[name], name).items():
+                found[key] = jax.device_put(array, NamedSharding(mesh, SPECS[key]))
+    return found
+
+
+def shard_of(read: ReadBox, name: str, whole: tuple[int, ...], index: Index) -> np.ndarray:
+    """The values at `index` of the generator's array `name` of shape `whole`, in the dtype of weights."""
+    box = tuple(slice(*s.indices(n)[:2]) for s, n in zip(index, whole, strict=True))
+    found: np.ndarray = stacked_box(read, name, LAYERS.get(name), SHAPES[name], box).astype(DTYPE)
+    return found

@@ -10,5 +10,6 @@ DTYPE = jnp.bfloat16
 SHAPES: dict[str, tuple[int, ...]] = {}
 SPECS: dict[str, P] = {}
 PADDED: dict[str, tuple[int, ...]] = {}
+LAYERS: dict[str, tuple[tuple[int, ...], tuple[int | None, ...]]] = {}
 STACKS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
 NARROW: set[str] = set()

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from planc.backends.xla.analysis.stacked_params import StackedDims, Stacks, undivided
+from planc.backends.xla.program.stacked_boxes import Index, stacked_box
 from planc.ir.model import Model
 from planc.ir.session import Piece
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
     from planc.backends.xla.runtime.steps import Steps
     from planc.ir.session import Read, Weights
-
-Index = tuple[slice, ...]
 
 KINDS = {"params": "params", "mu": "exp_avg", "m": "exp_avg", "nu": "exp_avg_sq", "v": "exp_avg_sq"}
 """The kind of state in a subtree, by its key or field: names of optax and of the reference."""
@@ -67,12 +66,14 @@ def restored(
             assert _name(path[-1]) in COUNTS, f"{jax.tree_util.keystr(path)} is in no checkpoint"
             count = np.full(array.shape, optimizer_steps, array.dtype)
             return jax.make_array_from_callback(array.shape, sharding, lambda index: count[index])
-        name, stack = f"{kind}.{_name(path[-1])}", held.get(_name(path[-1]))
+        name, of_layers = f"{kind}.{_name(path[-1])}", held.get(_name(path[-1]))
+        stack = (of_layers.dims, of_layers.layers) if of_layers else None
         own = model.shape(model.param[_name(path[-1])])
 
         def values(index: Index | None) -> Weights:
             box = tuple(slice(*s.indices(n)[:2]) for s, n in zip(index or (), array.shape, strict=False))
-            return _read(read, name, stack, own, box).astype(array.dtype)
+            found: Weights = stacked_box(read, name, stack, own, box).astype(array.dtype)
+            return found
 
         return jax.make_array_from_callback(array.shape, sharding, values)
 
@@ -99,33 +100,6 @@ def not_finite(params: Any) -> list[str]:
             if not np.isfinite(np.asarray(shard.data)).all():
                 found.setdefault(shard.device.id, f"device {shard.device.id}: parameter {_name(path[-1])}")
     return [found[device] for device in sorted(found)]
-
-
-def _read(read: Read, name: str, stack: StackedDims | None, own: tuple[int, ...], index: Index) -> Weights:
-    """Return the values at `index` of a leaf. They come from one tensor with dims `own`, or in a `stack` from one
-    tensor per layer, with zeros in the padding."""
-    if stack is None:
-        return _filled(read, name, index, own)
-    dims = len(stack.dims)
-    inner = index[dims:]
-    rows = [range(*s.indices(n)) for s, n in zip(index, stack.dims, strict=False)]
-    numbers = [stack.layers[np.ravel_multi_index(at, stack.dims)] for at in product(*rows)]
-    layers = [None if n is None else _filled(read, name.replace("*", str(n)), inner, own) for n in numbers]
-    shape = [s.stop - s.start for s in inner]
-    zeros = np.zeros(shape, np.float32)
-    return np.stack([zeros if layer is None else layer for layer in layers]).reshape(*map(len, rows), *shape)
-
-
-def _filled(read: Read, name: str, index: Index, own: tuple[int, ...]) -> Weights:
-    """Return the values at `index` of one tensor with dims `own`; elements beyond these dims are zero padding."""
-    bounds = [(s.start, s.stop) for s in index]
-    if all(stop <= n for (_, stop), n in zip(bounds, own, strict=False)):
-        return read(name, index)
-    found = np.zeros([stop - start for start, stop in bounds], np.float32)
-    there = tuple(slice(start, min(stop, n)) for (start, stop), n in zip(bounds, own, strict=True))
-    if all(s.start < s.stop for s in there):
-        found[tuple(slice(s.stop - s.start) for s in there)] = read(name, there)
-    return found
 
 
 def _of_shard(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from planc.backends.cuda.runtime.hf_adapter import ATTENTION, ENDS, GATED
+from planc.backends.cuda.runtime.hf_adapter import checkpoint_name
 from planc.diag import Diagnostic, PlanError, Span
 from planc.files import new_folder, read_json, write_atomically
 from planc.ir.model import LORA_A, LORA_B
@@ -51,25 +51,9 @@ class TensorPlace(NamedTuple):
     """Offset of the tensor's first byte in the file."""
 
 
-def their_name(name: str) -> str:
-    """Return the name that transformers gives to planc's parameter `name`: `layers.3.attention.wq.weight` ->
-    `model.layers.3.self_attn.q_proj.weight`."""
-    if name.startswith("layers."):
-        layers, index, rest = name.split(".", 2)
-        return f"model.{layers}.{index}.{_hugging_face_path(rest, {**ATTENTION, **GATED})}"
-    return _hugging_face_path(name, ENDS)
-
-
 def own_names(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield planc's name and the shape of every parameter of `model`, without parameters of low-rank updates."""
     return ((name, shape) for name, shape in names(model) if not name.endswith((LORA_A, LORA_B)))
-
-
-def _hugging_face_path(path: str, table: Mapping[str, str]) -> str:
-    """Replace the longest prefix of `path` that `table` lists by its name in Hugging Face's files."""
-    ours = {own: theirs for theirs, own in table.items()}
-    found = next((o for o in sorted(ours, key=len, reverse=True) if path.startswith(f"{o}.")), "")
-    return f"{ours[found]}{path[len(found) :]}" if found else path
 
 
 def imported(model: Model, folder: Path, span: Span, seed: int = 0) -> Initial:
@@ -86,7 +70,7 @@ def imported(model: Model, folder: Path, span: Span, seed: int = 0) -> Initial:
     def values(name: str, shape: tuple[int, ...]) -> Weights:
         if name.endswith((LORA_A, LORA_B)):
             return drawn(name, shape)
-        found = _read(places[their_name(name)])
+        found = _read(places[checkpoint_name(name)])
         assert found.shape == shape
         return found
 
@@ -114,11 +98,11 @@ def _write(model: Model, values: Iterable[tuple[str, Weights]], folder: Path, mo
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
-    sizes = {their_name(name): 4 * prod(shape) for name, shape in own_names(model)}
+    sizes = {checkpoint_name(name): 4 * prod(shape) for name, shape in own_names(model)}
     files = _shared_out(sizes, most_bytes)
     waiting: dict[str, dict[str, Weights]] = {}
     for name, value in values:
-        theirs = their_name(name)
+        theirs = checkpoint_name(name)
         group = waiting.setdefault(files[theirs], {})
         group[theirs] = np.ascontiguousarray(value, np.float32)
         if len(group) == sum(file == files[theirs] for file in files.values()):
@@ -225,7 +209,7 @@ def _compare(model: Model, places: Mapping[str, TensorPlace], folder: Path, span
     """Raise PlanError (E1031) unless the folder has exactly the model's parameters."""
     if model.family not in FAMILIES:
         raise PlanError([_no_table(model, span)])
-    wanted = {their_name(name): shape for name, shape in own_names(model)}
+    wanted = {checkpoint_name(name): shape for name, shape in own_names(model)}
     wrong = [
         f"{name} is {_shape(places[name].shape)} there and {_shape(shape)} here"
         for name, shape in wanted.items()
@@ -242,7 +226,7 @@ def _compare(model: Model, places: Mapping[str, TensorPlace], folder: Path, span
 def _derived(model: Model, name: str) -> bool:
     """True for a tensor that is no parameter: rotary frequencies in old files, or the head's copy of a tied
     embedding."""
-    return name.endswith("rotary_emb.inv_freq") or (model.tied and name == their_name("output.weight"))
+    return name.endswith("rotary_emb.inv_freq") or (model.tied and name == checkpoint_name("output.weight"))
 
 
 def _no_table(model: Model, span: Span) -> Diagnostic:

@@ -8,12 +8,11 @@ import os
 from collections.abc import Iterator, Sequence
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-from safetensors import safe_open
 from safetensors.numpy import save
 
+from planc.backends.common.box_reader import BoxReader
 from planc.trainer.checkpoint.manifest import File, Stored, StoredBox
 
 if TYPE_CHECKING:
@@ -91,23 +90,12 @@ class Reader:
     """Reads boxes of the tensors of a verified checkpoint."""
 
     def __init__(self, folder: Path, tensors: dict[str, Stored]) -> None:
-        self._folder, self._tensors = folder, tensors
-        self._open: dict[str, Any] = {}
+        self._shapes = {name: stored.shape for name, stored in tensors.items()}
+        boxes = {name: [(b.file, b.offset, b.size) for b in stored.boxes] for name, stored in tensors.items()}
+        self._reader = BoxReader(folder, boxes)
 
     def __call__(self, name: str, index: tuple[slice, ...]) -> Weights:
         """Return the values of the box `index` of the tensor `name`. Only stored boxes that overlap it are read."""
-        stored = self._tensors[name]
-        bounds = [s.indices(n)[:2] for s, n in zip(index, stored.shape, strict=True)]
-        found = np.empty([stop - start for start, stop in bounds], np.float32)
-        for box in stored.boxes:
-            shared = [(max(a, o), min(b, o + n)) for (a, b), o, n in zip(bounds, box.offset, box.size, strict=True)]
-            if all(a < b for a, b in shared):
-                inside = tuple(slice(a - o, b - o) for (a, b), o in zip(shared, box.offset, strict=True))
-                target = tuple(slice(a - s, b - s) for (a, b), (s, _) in zip(shared, bounds, strict=True))
-                found[target] = self._file(box.file).get_slice(name)[inside]
-        return found
-
-    def _file(self, name: str) -> Any:
-        if name not in self._open:
-            self._open[name] = safe_open(self._folder / name, framework="np")
-        return self._open[name]
+        box = tuple(s.indices(n)[:2] for s, n in zip(index, self._shapes[name], strict=True))
+        values: Weights = self._reader.box(name, box)
+        return values
