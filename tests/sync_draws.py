@@ -111,6 +111,7 @@ def drawn(seed: int) -> Served:
         if duos and devices % 2 == others % 2 == 0:
             trainer, layout = on_duos(trainer), on_duos(layout)
         place = "same" if colocated else "apart"
-        said = f"{model} {mesh}: {', '.join(sentences)} | {theirs}: {', '.join(others_said)} | {place} {dtype}{block or ''}"
+        sides = f"{mesh}: {', '.join(sentences)} | {theirs}: {', '.join(others_said)}"
+        said = f"{model} {sides} | {place} {dtype}{block or ''}"
         assert prod(trainer.mesh.sizes.values()) == devices
         return Served(f"{seed}: {said}", trainer, layout, dtype, block, colocated)
