@@ -17,9 +17,7 @@ from planc.ir.plan import Noun
 from planc.ir.sharding import Sharded
 from planc.ir.updates import moment_elements, moments_of
 from planc.sharding.shard_intervals import StoredLayout, layers_on_rank, length, shared, stored_layout
-
-ELEMENT_BYTES = 4
-"""Checkpoints are stored in fp32, whatever the compute dtype."""
+from planc.sharding.transfers import CHECKPOINT_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +64,7 @@ def resharding_bytes(
     worst_device, worst_device_bytes = _most_missing(digits, missing)
     return ReshardingBytes(
         same_machine=same_machine,
-        checkpoint_bytes=ELEMENT_BYTES * (before.model.parameters + moment_elements(before.plan)),
+        checkpoint_bytes=CHECKPOINT_BYTES * (before.model.parameters + moment_elements(before.plan)),
         needed_bytes=needed,
         moved_bytes=moved,
         worst_device_bytes=worst_device_bytes,
@@ -127,7 +125,7 @@ def _of_rank(t: _Tensor, rank: int, arrays: int, both: int) -> tuple[int, int]:
         runs = t.after.on_dim_of(dim, rank)
         needed *= length(runs)
         common *= shared(t.before.on_dim_of(dim, rank), runs) if common else 0
-    return needed * ELEMENT_BYTES, (needed - common) * ELEMENT_BYTES
+    return needed * CHECKPOINT_BYTES, (needed - common) * CHECKPOINT_BYTES
 
 
 def _product(values: Iterable[int]) -> int:

@@ -204,6 +204,7 @@ def sync_facts(serve: ServePlan, sides: tuple[Sharded, Sharded], target: Target 
         near_bytes=sum(c.near_bytes for c in moved.classes),
         far_bytes=sum(c.far_bytes for c in moved.classes),
         deepest=moved.deepest,
+        load_bytes=moved.load_bytes,
         changed_s=changed_s,
         classes=moved.classes,
     )

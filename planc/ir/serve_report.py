@@ -64,6 +64,8 @@ class SyncFacts(SyncTime):
     far_bytes: float
     deepest: int
     """Messages in a row until a piece is at its last rank."""
+    load_bytes: float
+    """Bytes that the generator's ranks read, together, to load a checkpoint of the trainer instead."""
     changed_s: float | None
     """Seconds if only the changed elements travel, each with its index; None if the plan does not say how many."""
     classes: tuple[ClassBytes, ...]

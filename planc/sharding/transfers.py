@@ -43,6 +43,8 @@ def narrows(param: Param) -> bool:
     return matrix and "*" in param.name and not routes
 
 
+CHECKPOINT_BYTES = 4
+"""Bytes of an element in a checkpoint: fp32, whatever the compute dtype."""
 WireBytes = Callable[[TensorMove], float]
 """Bytes of one element of a tensor as it travels."""
 
@@ -69,6 +71,8 @@ class WeightTransfer:
     """Messages in a row, from a holder to the last rank that its cell reaches."""
     model_bytes: float
     """Bytes of the weights, each once."""
+    load_bytes: float
+    """Bytes that the generator's ranks read, together, to load a checkpoint of the trainer: of fp32, what each holds."""
     sides: tuple[RankRange, RankRange]
     """The ranks of trainer and generator."""
 
@@ -185,7 +189,7 @@ class _Sums:
         self._sent: defaultdict[int, float] = defaultdict(float)
         """By the trainer's rank, to a generator of its own devices."""
         self._classes: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0, 0.0, 0.0, 0.0])
-        self._model_bytes = 0.0
+        self._model_bytes, self._held = 0.0, 0
 
     def add(self, move: TensorMove, wire_bytes: float) -> None:
         """Add the cells of one move, whose elements travel as `wire_bytes` bytes."""
@@ -214,6 +218,7 @@ class _Sums:
         sums = self._classes[move.param.name]
         for place, each in enumerate((1, pieces, *(wire_bytes * n for n in (local, near, far)))):
             sums[place] += layers * each
+        self._held += layers * (local + near + far)
         self._model_bytes += prod(shape_of(move.target)) * layers * wire_bytes
 
     def _sized(self, source: TensorLayout, target: TensorLayout) -> Iterator[tuple[int, int, int, _Spread]]:
@@ -283,6 +288,7 @@ class _Sums:
             loads=dict(loads),
             deepest=deepest,
             model_bytes=self._model_bytes,
+            load_bytes=CHECKPOINT_BYTES * self._held,
             sides=self._sides,
         )
 

@@ -250,6 +250,7 @@ def _synced(both: Both, whole: Tensors, folder: Path, port: int) -> dict[str, An
         "load_wrong": sorted({n for r in ranks for n in r["load"]["wrong"]}),
         "read": [r["load"]["read"] for r in ranks],
         "needed": [r["load"]["needed"] for r in ranks],
+        "predicted_read": both.predicted.load_bytes,
         "sent": sent,
         "predicted": [round(load.near_out + load.far_out) if load else 0 for load in loads],
         "pieces": sum(r["pieces"] for r in ranks),

@@ -30,6 +30,7 @@ def test_the_generator_has_its_slices_and_what_moves_is_predicted(name: str, row
 def test_a_checkpoint_of_the_trainer_loads_as_the_generators_slices(name: str, row: Row) -> None:
     assert row["load_wrong"] == [] and sum(row["read"]) > 0
     assert row["read"] == row["needed"], "each rank reads its own parts, once"
+    assert sum(row["read"]) == row["predicted_read"]
 
 
 @pytest.mark.launch

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import planc
+from planc.backends.common.box_reader import open_checkpoint
 from planc.diag import PlanError
 from planc.ir.session import Session
 from planc.trainer.checkpoint import directory as folder
@@ -89,6 +90,17 @@ def test_any_box_is_read_back(whole: Path) -> None:
     )
     assert json.loads((whole / HISTORY).read_text()) == history(7)
     assert read_history(whole).losses == history(7)["losses"]
+
+
+def test_an_emitted_program_reads_one_of_its_own_model(whole: Path) -> None:
+    reader = open_checkpoint(whole, {"a": (5,), "b": (2, 7)})
+    state = Small(0).state["params.b"]
+    assert np.array_equal(reader.box("params.b", ((0, 2), (3, 6))), state[:, 3:6]) and reader.read_bytes == 4 * 6
+    with pytest.raises(ValueError, match="has 5 of 6 elements"):
+        reader.box("params.a", ((0, 6),))
+    for shapes in ({"a": (4,)}, {"c": (5,)}):
+        with pytest.raises(ValueError, match="there and"):
+            open_checkpoint(whole, shapes)
 
 
 def test_torchs_own_reader_reads_it(whole: Path) -> None:

@@ -77,6 +77,7 @@ def sync_lines(sync: SyncFacts, *, brief: bool = False) -> Iterator[str]:
     yield (
         f"  {size(sync.local_bytes)} stay where they are; a rank holds up to {size(sync.staging_bytes)} twice meanwhile"
     )
+    yield f"  loading a checkpoint of the trainer instead: all ranks together read {size(sync.load_bytes)} of fp32"
     if sync.changed_s is not None:
         delta = f"the changed elements alone, each with its index, would take {seconds(sync.changed_s)}"
         yield f"  {delta}; the program of `planc lower` sends all"

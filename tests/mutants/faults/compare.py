@@ -76,6 +76,27 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/cost/test_weight_sync.py::test_seconds_are_near_the_bound[70b, 2d]",
     ),
     Fault(
+        name="a box of a checkpoint is read where another box of its tensor begins",
+        file="backends/common/box_reader.py",
+        text="there = tuple(slice(a - first, b - first)",
+        planted="there = tuple(slice(a, b)",
+        test="tests/trainer/test_checkpoint.py::test_any_box_is_read_back",
+    ),
+    Fault(
+        name="a checkpoint of another model is read as far as it goes",
+        file="backends/common/box_reader.py",
+        text="if there is None or tuple(there) != shape:",
+        planted="if there is None:",
+        test="tests/trainer/test_checkpoint.py::test_an_emitted_program_reads_one_of_its_own_model",
+    ),
+    Fault(
+        name="gates and ups of experts are fused along the experts",
+        file="backends/cuda/program/engine.py",
+        text="dim = max(0, whole.ndim - 2)",
+        planted="dim = 0",
+        test="tests/cuda/test_engine.py::test_what_is_synced_into_views_is_an_engines_own[mixtral_tp2]",
+    ),
+    Fault(
         name="a device of a pipeline is taken to hold every layer",
         file="planc/sharding/shard_intervals.py",
         text="stage = plan.mesh.axis(plan.split.axis).place_of(rank) if plan.split else 0",
