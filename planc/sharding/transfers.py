@@ -72,7 +72,7 @@ class WeightTransfer:
     model_bytes: float
     """Bytes of the weights, each once."""
     load_bytes: float
-    """Bytes that the generator's ranks read, together, to load a checkpoint of the trainer: of fp32, what each holds."""
+    """Bytes of fp32 that the generator's ranks read, together, to load a checkpoint of the trainer: what each holds."""
     sides: tuple[RankRange, RankRange]
     """The ranks of trainer and generator."""
 
