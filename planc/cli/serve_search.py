@@ -48,7 +48,7 @@ def run(options: argparse.Namespace, interrupted: Callable[[], bool]) -> int:
     except PlanError as error:
         return refused(error.diagnostics, options.format, {})
     if options.folder:
-        from planc.cli.commands.search import write_plans
+        from planc.cli.found_plans import write_plans
 
         try:
             write_plans(Path(options.folder), file, [c.text for c in found.best])

@@ -115,7 +115,7 @@ def _plan(one: Plan, other: Plan) -> Iterator[PlanChange]:
 
 
 def machines_text(plan: Plan) -> str:
-    """Return the plan's machines as a `cluster` sentence names them. Their hardware numbers may still differ."""
+    """Return the machines of `plan` as a `cluster` sentence names them. Their hardware numbers may still differ."""
     cluster = plan.cluster
     shape = f"({'x'.join(map(str, cluster.shape))})" if cluster.is_torus else ""
     return f"{cluster.count} x {cluster.name}{shape}"

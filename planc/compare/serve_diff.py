@@ -21,13 +21,13 @@ def serve_diff(a: ServeExamined, b: ServeExamined, *, names: tuple[str, str]) ->
 
 
 def _settings(a: ServeExamined, b: ServeExamined) -> Iterator[PlanChange]:
-    one, other = _said(a), _said(b)
+    one, other = _texts(a), _texts(b)
     for name in one:
         if one[name] != other[name]:
             yield PlanChange(part="generator", name=name, unit="", a=one[name], b=other[name])
 
 
-def _said(side: ServeExamined) -> dict[str, str | None]:
+def _texts(side: ServeExamined) -> dict[str, str | None]:
     serve = side.serve
     assert serve is not None
     requests, cache = serve.requests, serve.cache

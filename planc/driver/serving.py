@@ -42,7 +42,7 @@ class ServeExamined:
     sides: tuple[Sharded, Sharded] | None = None
     """The trainer's layouts and the generator's, if a program can move weights between them."""
     trainer: Examined | None = None
-    """What was found of the training plan."""
+    """Findings about the training plan."""
 
 
 def check_serve(source: str | Path, *, set: dict[str, int] | None = None) -> ServeReport:
@@ -174,7 +174,7 @@ def _wire_bytes(serve: ServePlan, param: Param) -> float:
     return DTYPE_BYTES[dtype]
 
 
-def moved_weights(serve: ServePlan, sides: tuple[Sharded, Sharded], target: Target | None) -> WeightTransfer:
+def transferred_weights(serve: ServePlan, sides: tuple[Sharded, Sharded], target: Target | None) -> WeightTransfer:
     """Return the bytes that ranks send and receive in one sync of `serve`, between the layouts of its two `sides`.
     `target` is that of `sync_facts`."""
     rest = state_layout(sides[0], target)
@@ -189,7 +189,7 @@ def sync_facts(serve: ServePlan, sides: tuple[Sharded, Sharded], target: Target 
     from planc.costing.weight_sync import sync_time
 
     element = DTYPE_BYTES[serve.weights.dtype]
-    moved = moved_weights(serve, sides, target)
+    moved = transferred_weights(serve, sides, target)
     clusters = (serve.trainer.cluster, serve.layout.cluster)
     took = sync_time(moved, clusters)
     changed_s = None

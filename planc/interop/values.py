@@ -61,11 +61,11 @@ class Options:
 def _variables(value: str) -> tuple[str, ...]:
     """Returns the shell variables in `value`, a variable or an arithmetic expression; () for any other text.
 
-    >>> _variables("$((WORLD_SIZE * 4))"), _variables("${TP_SIZE}"), _variables("$(nproc)")
-    (('WORLD_SIZE',), ('TP_SIZE',), ())
+    >>> _variables("$((WORLD_SIZE * 4))"), _variables("${TP_SIZE}"), _variables("$1"), _variables("$(nproc)")
+    (('WORLD_SIZE',), ('TP_SIZE',), ('1',), ())
     """
     inside = re.fullmatch(r"\$\(\((.*)\)\)|\$\{?(\w+)\}?", value)
-    names = re.findall(r"[A-Za-z_]\w*", inside[1] or inside[2]) if inside else []
+    names = re.findall(r"[A-Za-z_]\w*", inside[1] or "") + [inside[2]] * bool(inside[2]) if inside else []
     return tuple(dict.fromkeys(names))
 
 

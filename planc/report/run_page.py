@@ -160,7 +160,7 @@ def run_page(path: Path, command: str, passed: Callable[[float], object] = bool)
 
     Raises RunError if there is no valid metrics file, and OSError if it cannot be read.
     """
-    file, run = metrics_of(path), _Run()
+    file, run = metrics_of(path), _RunRecords()
     if file.is_file() and file.stat().st_size > MOST_BYTES:
         raise RunError(f"{file}: more than {MOST_BYTES / 1e6:,.0f} MB")
     try:
@@ -174,8 +174,8 @@ def run_page(path: Path, command: str, passed: Callable[[float], object] = bool)
     raise RunError(f"{file}: no start and step of a run of planc train")
 
 
-class _Run:
-    """What a page needs of a run's records: a few numbers of each step, the first and the last start, ..."""
+class _RunRecords:
+    """The figures of a run's records that a page needs: a few numbers of each step, the first and last start, ..."""
 
     def __init__(self) -> None:
         self.clock = RunClock()
@@ -232,7 +232,7 @@ class _Run:
         return [value for _, value in self.numbers("step_s", 1 if len(self.order) > 1 else 0)]
 
 
-def _page(file: Path, run: _Run, first: Record, command: str) -> RunPage:
+def _page(file: Path, run: _RunRecords, first: Record, command: str) -> RunPage:
     again = tuple(sorted(run.restarts))
     again = again[:: -(-len(again) // MOST_EVENTS) or 1]  # marks on the curves: of more starts, one in so many
     predictions: dict[str, Any] = run.last.get("predicted") or {}
@@ -290,7 +290,7 @@ def _value(point: tuple[int, float]) -> float:
     return point[1]
 
 
-def _losses(run: _Run, again: tuple[int, ...]) -> RunLosses | None:
+def _losses(run: _RunRecords, again: tuple[int, ...]) -> RunLosses | None:
     pairs = run.numbers("loss")
     train = _series(pairs, None)
     if train is None:
@@ -303,7 +303,7 @@ def _losses(run: _Run, again: tuple[int, ...]) -> RunLosses | None:
     return RunLosses(train=train, held_out=held, starts=again, summary=f"{summary}.{_drawn(pairs)}")
 
 
-def _figure(run: _Run, name: str, predicted: float | None, again: tuple[int, ...], what: str) -> Figure | None:
+def _figure(run: _RunRecords, name: str, predicted: float | None, again: tuple[int, ...], what: str) -> Figure | None:
     pairs = run.numbers(name)
     series = _series(pairs, predicted)
     if series is None:
@@ -315,7 +315,7 @@ def _figure(run: _Run, name: str, predicted: float | None, again: tuple[int, ...
     return Figure(series=series, starts=again, summary=f"{summary}.{_drawn(pairs)}")
 
 
-def _goodput(run: _Run, predicted: float | None) -> RunSeconds | None:
+def _goodput(run: _RunRecords, predicted: float | None) -> RunSeconds | None:
     found = run.clock.goodput()
     if found is None or not found.wall_s > 0:
         return None
@@ -325,7 +325,9 @@ def _goodput(run: _Run, predicted: float | None) -> RunSeconds | None:
     return RunSeconds(**parts, wall_s=found.wall_s, share=found.share, predicted=predicted, summary=summary)
 
 
-def _compared(run: _Run, speed: Figure | None, memory: Figure | None, goodput: RunSeconds | None) -> Comparison | None:
+def _compared(
+    run: _RunRecords, speed: Figure | None, memory: Figure | None, goodput: RunSeconds | None
+) -> Comparison | None:
     start, times = run.last, run.step_seconds()
     predictions: dict[str, Any] = start.get("predicted") or {}
     mfu = [value for _, value in run.numbers("mfu")]
@@ -367,15 +369,17 @@ EVENTS: dict[str, Callable[[Record], str]] = {
     "skipped": lambda r: f"no update: {r['why']}",
     "end": lambda r: f"ended: {r['why']}",
 }
-"""What happened, in words, by the kind of a record."""
+"""Events in words, by the kind of a record."""
 
 
-def _events(run: _Run, began: float) -> Iterator[Happened]:
+def _events(run: _RunRecords, began: float) -> Iterator[Happened]:
     for r, step in run.events:
         yield Happened(after_s=float(r["time"]) - began, step=step, what=EVENTS[r["kind"]](r))
 
 
-def _verdict(run: _Run, losses: RunLosses | None, speed: Figure | None, goodput: RunSeconds | None) -> RunVerdict:
+def _verdict(
+    run: _RunRecords, losses: RunLosses | None, speed: Figure | None, goodput: RunSeconds | None
+) -> RunVerdict:
     last, whole = (int(run.columns[name][run.order[-1]]) for name in ("step", "steps"))
     why = str(run.ending["why"]) if run.ending["kind"] == "end" else "still running, or cut off"
     headline = f"{last:,} of {whole:,} steps, {why}"

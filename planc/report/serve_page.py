@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from planc.compare.diff import machines_text, mesh_text
-from planc.driver.serving import ServeExamined, moved_weights
+from planc.driver.serving import ServeExamined, transferred_weights
 from planc.ir.serve_report import ServeReport, SyncFacts
 from planc.ir.serving import ServePlan
 from planc.picture.charts import Bar, BarPart, Limit, stacked_bars
@@ -25,7 +25,7 @@ MOST_NODES = 6
 
 
 class NodeFlow(Data):
-    """What the ranks of a node send or receive in one sync, in bytes; `nodes` of them together in one box."""
+    """Bytes that the ranks of a node send or receive in one sync; `nodes` of them together in one box."""
 
     name: str
     side: Literal["trainer", "generator"]
@@ -36,7 +36,7 @@ class NodeFlow(Data):
     """Bytes between ranks of the node itself."""
 
 
-class Flow(Data):
+class SyncFlow(Data):
     """The bytes of one sync by node: those that are sent, at the left, and those that are received."""
 
     trainer: str
@@ -51,7 +51,7 @@ class Flow(Data):
     summary: str
 
 
-class Held(Data):
+class MemoryRow(Data):
     """A device's memory in GiB by part, in one turn or all the time."""
 
     name: str
@@ -59,15 +59,15 @@ class Held(Data):
 
 
 class HeldMemory(Data):
-    """What a device of the generator holds; `parts` are the names of `parts_gib`."""
+    """Memory of a device of the generator; `parts` are the names of `parts_gib`."""
 
     parts: tuple[str, ...]
-    rows: tuple[Held, ...]
+    rows: tuple[MemoryRow, ...]
     capacity_gib: float
     summary: str
 
 
-class Moved(Data):
+class TransferredTensor(Data):
     """The bytes of one parameter in a sync, over all its layers."""
 
     name: str
@@ -86,9 +86,9 @@ class ServePage(Data):
     plan: str
     about: str
     verdict: SearchVerdict
-    flow: Flow
+    flow: SyncFlow
     memory: HeldMemory
-    tensors: tuple[Moved, ...]
+    tensors: tuple[TransferredTensor, ...]
     text: str
     """The serve plan's text."""
     command: str
@@ -104,17 +104,17 @@ def serve_page(examined: ServeExamined, command: str) -> ServePage:
     report, serve, sides = examined.report, examined.serve, examined.sides
     assert serve is not None and sides is not None and report.sync is not None and examined.trainer is not None
     costed = examined.trainer.costed
-    moved = moved_weights(serve, sides, costed.target if costed else None)
+    transferred = transferred_weights(serve, sides, costed.target if costed else None)
     where = "the trainer's devices" if serve.colocated else machines_text(serve.layout)
     return ServePage(
         planc_version=__version__,
         plan=serve.name,
         about=f"serves {report.trainer} on {where}, {report.replicas:,} replicas of mesh {mesh_text(serve.layout)}",
         verdict=_verdict(report, report.sync),
-        flow=_flow(serve, report.sync, moved),
+        flow=_flow(serve, report.sync, transferred),
         memory=_memory(report),
         tensors=tuple(
-            Moved(
+            TransferredTensor(
                 name=c.name,
                 tensors=c.tensors,
                 messages=c.pieces,
@@ -165,11 +165,11 @@ def _verdict(report: ServeReport, sync: SyncFacts) -> SearchVerdict:
     return SearchVerdict(sentence=sentence, numbers=tuple(numbers), headline=headline)
 
 
-def _flow(serve: ServePlan, sync: SyncFacts, moved: WeightTransfer) -> Flow:
-    senders, receivers = list(_nodes(moved, sends=True)), list(_nodes(moved, sends=False))
+def _flow(serve: ServePlan, sync: SyncFacts, transferred: WeightTransfer) -> SyncFlow:
+    senders, receivers = list(_nodes(transferred, sends=True)), list(_nodes(transferred, sends=False))
     names = dict.fromkeys(c.levels[0].name for c in (serve.trainer.cluster, serve.layout.cluster) if c.levels)
     busiest = f"The busiest link is {sync.busiest}, with {size(sync.busiest_bytes)}."
-    return Flow(
+    return SyncFlow(
         trainer=f"{mesh_text(serve.trainer)} on {machines_text(serve.trainer)}",
         generator=f"{mesh_text(serve.layout)} on {machines_text(serve.layout)}",
         senders=tuple(_together(senders)),
@@ -184,19 +184,19 @@ def _flow(serve: ServePlan, sync: SyncFacts, moved: WeightTransfer) -> Flow:
     )
 
 
-def _nodes(moved: WeightTransfer, *, sends: bool) -> Iterator[NodeFlow]:
+def _nodes(transferred: WeightTransfer, *, sends: bool) -> Iterator[NodeFlow]:
     """Yield the nodes that send, or those that receive, in the order of their ranks."""
     sums: dict[int, list[float]] = {}
-    for rank, load in moved.loads.items():
-        side = moved.sides[rank >= moved.sides[1].first > 0]
+    for rank, load in transferred.loads.items():
+        side = transferred.sides[rank >= transferred.sides[1].first > 0]
         total = sums.setdefault(side.node(rank), [0.0, 0.0])
         for place, each in enumerate((load.far_out, load.near_out) if sends else (load.far_in, load.near_in)):
             total[place] += each
-    apart = moved.sides[1].first
+    apart = transferred.sides[1].first
     for first, (far, near) in sorted(sums.items()):
         if far or near:
             whose = "generator" if apart and first >= apart else "trainer"
-            side = moved.sides[whose == "generator"]
+            side = transferred.sides[whose == "generator"]
             number = (first - side.first) // side.per_node
             name = f"{whose if apart else ''} node {number}".strip()
             yield NodeFlow(name=name, side=whose, nodes=1, far_bytes=far, near_bytes=near)
@@ -218,7 +218,7 @@ def _memory(report: ServeReport) -> HeldMemory:
     memory, peaks = report.memory, report.peaks
     assert memory is not None
     own = (memory.weights.total, memory.activations, memory.other, memory.cache)
-    rows = [Held(name="generator", parts_gib=(0.0, *(n / GIB for n in own)))]
+    rows = [MemoryRow(name="generator", parts_gib=(0.0, *(n / GIB for n in own)))]
     summary = f"The engine uses {gib(memory.usable / GIB)} of {gib(memory.capacity / GIB)} GiB of a device."
     if peaks is not None:
         awake = {"while training": peaks.training, "while serving": peaks.serving}
@@ -227,7 +227,7 @@ def _memory(report: ServeReport) -> HeldMemory:
             held = own if name == "while serving" else ()
             rest = generator - sum(held)
             parts = (trainer, *(held or (0.0, 0.0, 0.0, 0.0)))
-            rows.append(Held(name=name, parts_gib=tuple(n / GIB for n in (*parts[:3], parts[3] + rest, parts[4]))))
+            rows.append(MemoryRow(name=name, parts_gib=tuple(n / GIB for n in (*parts[:3], parts[3] + rest, parts[4]))))
         summary = f"Both sides take turns on devices of {gib(peaks.capacity / GIB)} GiB; what sleeps is elsewhere."
     return HeldMemory(
         parts=tuple(part.name for part in PARTS),
@@ -266,7 +266,7 @@ BAND_PX = 140.0
 BOX_PX, GAP_PX = 44.0, 12.0
 
 
-def flow_picture(data: Flow, width: float) -> Picture | None:
+def flow_picture(data: SyncFlow, width: float) -> Picture | None:
     """Return the nodes that send and those that receive, joined by bands whose widths are bytes, through the network
     and inside nodes; None if nothing moves."""
     if not data.senders:
@@ -293,9 +293,9 @@ def flow_picture(data: Flow, width: float) -> Picture | None:
             for kind, full in wide.items():
                 if full:
                     ends = (box if sends else width - box, edge, full * share, width / 2, at[kind], full)
-                    marks.append(Path(_band(*ends), f"{kind}-flow", _said(one, sends=sends, link=data.link)))
+                    marks.append(Path(_band(*ends), f"{kind}-flow", _message_of(one, sends=sends, link=data.link)))
                 edge, at[kind] = edge + full * share, at[kind] + full
-            marks += _box(one, 0.0 if sends else width - box, y, box, _said(one, sends=sends, link=data.link))
+            marks += _box(one, 0.0 if sends else width - box, y, box, _message_of(one, sends=sends, link=data.link))
             y += BOX_PX + GAP_PX
     if far:
         name = size(far) if narrow else f"{data.network} {size(far)}"
@@ -308,7 +308,7 @@ def flow_picture(data: Flow, width: float) -> Picture | None:
     )
 
 
-def _said(one: NodeFlow, *, sends: bool, link: str) -> str:
+def _message_of(one: NodeFlow, *, sends: bool, link: str) -> str:
     """Return the bytes of a node in words."""
     far = f"{'sends' if sends else 'receives'} {size(one.far_bytes)}" if one.far_bytes else ""
     near = f"{size(one.near_bytes)} over {link}" if one.near_bytes else ""
@@ -324,11 +324,11 @@ def _band(x1: float, y1: float, wide1: float, x2: float, y2: float, wide2: float
     return there + back
 
 
-def _box(one: NodeFlow, x: float, y: float, wide: float, said: str) -> Iterator[Mark]:
+def _box(one: NodeFlow, x: float, y: float, wide: float, message: str) -> Iterator[Mark]:
     """Yield the box of a node, with its bytes."""
-    yield Rect(x, y, wide, BOX_PX, "box", f"{one.name}: {said}")
+    yield Rect(x, y, wide, BOX_PX, "box", f"{one.name}: {message}")
     yield Text(x + 8, y + 18, clipped(one.name, wide - 16), "strong")
-    yield Text(x + 8, y + 35, clipped(said, (wide - 12) * 1.05), "small")
+    yield Text(x + 8, y + 35, clipped(message, (wide - 12) * 1.05), "small")
 
 
 SERVE_VIEWS: tuple[PageView, ...] = (

@@ -65,7 +65,7 @@ class StoredLayout:
 
     @cached_property
     def axes_of(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """For each storage dimension, the stride and the size of the axes that determine the intervals."""
+        """For each storage dimension, the stride and the size, in ranks, of the axes that determine the intervals."""
         inside = [[a for _, _, axes in cuts for a in axes] for cuts in self.used]
         more = [self.stored if dim == self.on_dim else () for dim in range(len(self.used))]
         return tuple(tuple((a.stride, a.size) for a in (*mine, *own)) for mine, own in zip(inside, more, strict=True))

@@ -139,13 +139,13 @@ def transfer(
 
 
 def transfer_of(
-    moves: Iterable[TensorMove], sides: tuple[RankRange, RankRange], wire_bytes: WireBytes
+    transfers: Iterable[TensorMove], sides: tuple[RankRange, RankRange], wire_bytes: WireBytes
 ) -> WeightTransfer:
-    """Return what `moves` move between the ranks of two `sides`, which are the same if both have the same devices.
+    """Return what `transfers` move between the ranks of two `sides`, which are the same if both have the same devices.
     `wire_bytes` gives the bytes of an element as it travels."""
     found = _Sums(sides)
     with gc_paused():
-        for move in moves:
+        for move in transfers:
             found.add(move, wire_bytes(move))
         return found.transfer()
 
@@ -250,12 +250,12 @@ class _Sums:
     def transfer(self) -> WeightTransfer:
         """Share the cells out to ranks as `hops` does, and return all sums."""
         loads: defaultdict[int, Load] = defaultdict(Load)
-        shared: defaultdict[int, _Turns] = defaultdict(lambda: defaultdict(float))
+        shared: defaultdict[int, _Rotations] = defaultdict(lambda: defaultdict(float))
         deepest = 0
         for (have, want, rotation), size in self._bytes.items():
             spread, wanters, turns = self._spread[have, want], self._groups[want], shared[want]
-            for own, lacking in spread.common.values():
-                _pass_on(loads, own, lacking, rotation, size)
+            for own, missing in spread.common.values():
+                _pass_on(loads, own, missing, rotation, size)
             if not spread.far:
                 deepest = max(deepest, 1)
                 continue
@@ -295,7 +295,7 @@ class _Sums:
 
 OUTSIDE = -1
 """Stands for the trainer's rank that sends a cell to a generator of its own devices; it is counted apart."""
-_Turns = defaultdict[tuple[int, int], float]
+_Rotations = defaultdict[tuple[int, int], float]
 """Bytes of cells that a group wants, by turn: of all nodes with n of its ranks, as (-n, turn modulo n), and what is to
 be taken off at a node that has a holder, as (node, turn)."""
 
@@ -318,11 +318,11 @@ def _spread_of(holders: _Group, wanters: _Group) -> _Spread:
     for node in fewer:
         own, wanted = holders.by_node.get(node), wanters.by_node.get(node)
         if own is not None and wanted is not None:
-            lacking = tuple(rank for rank in wanted if rank not in own)
-            common[node] = own, lacking
-            local += len(wanted) - len(lacking)
+            missing = tuple(rank for rank in wanted if rank not in own)
+            common[node] = own, missing
+            local += len(wanted) - len(missing)
             alone -= 1
-    turns = [len(own) for own, lacking in common.values() if lacking]
+    turns = [len(own) for own, missing in common.values() if missing]
     turns += (*wanters.counts, len(holders.ranks) or 1) if alone else ()
     return _Spread(common, local, len(wanters.ranks) - local - alone, alone, lcm(*turns))
 
@@ -345,9 +345,9 @@ def _last(wanters: _Group, spread: _Spread, sender: int) -> tuple[int, int]:
 
 
 def _pass_on(
-    loads: defaultdict[int, Load], holders: tuple[int, ...], lacking: tuple[int, ...], rotation: int, size: float
+    loads: defaultdict[int, Load], holders: tuple[int, ...], missing: tuple[int, ...], rotation: int, size: float
 ) -> None:
-    """Count that ranks of one node, `lacking` a cell of `size` bytes, take it from its `holders` in turn."""
-    for index, rank in enumerate(lacking):
+    """Count that ranks of one node, `missing` a cell of `size` bytes, take it from its `holders` in turn."""
+    for index, rank in enumerate(missing):
         loads[holders[(rotation + index) % len(holders)]].near_out += size
         loads[rank].near_in += size

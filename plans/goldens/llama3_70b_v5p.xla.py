@@ -155,7 +155,7 @@ TPU_OPTIONS: dict[str, bool | int] = {
 
 
 def build_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """A mesh of the first 256 devices, with neighbours along an axis linked on the torus if possible."""
+    """A mesh of the first 256 devices with neighbours along an axis linked on the torus if possible."""
     found = list(jax.devices() if devices is None else devices)[: math.prod(MESH.values())]
     # Auto: XLA chooses layouts between constraints; Explicit would need annotations in `loss_fn`.
     kinds = (AxisType.Auto,) * len(MESH)

@@ -45,7 +45,7 @@ ENGINE = (
     "    weights = engine_views(dict(engine_model.named_parameters()), rank)",
     "    engine_model.load_weights(checkpoint_names(weights, rank))",
 )
-"""What a program says of the names of engines."""
+"""Lines of a program's docstring about the names of engines."""
 
 
 def emit_sync(trainer: Sharded, generator: Sharded, *, colocated: bool, dtype: str, block: int = 0) -> str:

@@ -164,6 +164,9 @@ class ExpertParallel:
             rows = UnsortedRows.apply(rows, self.order, self.total)
         if FACTS.sharing:
             placed = DTensor.from_local(rows, self.sharing, [Partial()], run_check=False)
+        if FACTS.sharing and not FACTS.capacity and not FACTS.exchange and not FACTS.gathers_rows:
+            return placed.redistribute(placements=[Replicate()]).to_local()
+        if FACTS.sharing:
             rows = placed.redistribute(placements=[Shard(0) if FACTS.gathers_rows else Replicate()]).to_local()
         if FACTS.capacity:
             if FACTS.exchange:

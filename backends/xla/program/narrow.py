@@ -24,22 +24,22 @@ from planc.backends.xla.program.names import (
     weight,
 )
 
-_KEPT_WIDE: ContextVar[tuple[str, ...]] = ContextVar("kept_wide", default=())
+_COMPUTE_PARAMS: ContextVar[tuple[str, ...]] = ContextVar("compute_params", default=())
 
 
 @contextmanager
-def _keeping_wide(names: tuple[str, ...]) -> Iterator[None]:
+def _multiplying_in_compute(names: tuple[str, ...]) -> Iterator[None]:
     """Context for tracing layers: these parameters are multiplied in COMPUTE."""
-    before = _KEPT_WIDE.set(names)
+    before = _COMPUTE_PARAMS.set(names)
     try:
         yield
     finally:
-        _KEPT_WIDE.reset(before)
+        _COMPUTE_PARAMS.reset(before)
 
 
 def _recipe(name: str) -> str:
     """The recipe of a parameter in the current layer; "" for COMPUTE."""
-    return (NARROW | dict.fromkeys(_KEPT_WIDE.get(), "")).get(_pattern(name), "")
+    return (NARROW | dict.fromkeys(_COMPUTE_PARAMS.get(), "")).get(_pattern(name), "")
 
 
 def linear(name: str, x: jax.Array, w: jax.Array, out: tuple[int, ...] = (-1,), contracted: int = 1) -> jax.Array:
@@ -78,9 +78,9 @@ def _narrow_linear_forward(
 
 
 def _narrow_linear_backward(
-    recipe: str, name: str, kept: tuple[jax.Array, jax.Array], dy: jax.Array
+    recipe: str, name: str, saved: tuple[jax.Array, jax.Array], dy: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    (x, w), (cast, cast_gradient) = kept, RECIPES[recipe]
+    (x, w), (cast, cast_gradient) = saved, RECIPES[recipe]
     (rows, by_row), (columns, by_column) = cast_gradient(dy, (-1,)), cast(_used(name, w), (0,))
     dx = jnp.einsum("...o,oi->...i", rows, columns, preferred_element_type=COMPUTE)
     dx = (dx * by_row * by_column[0]).astype(x.dtype)

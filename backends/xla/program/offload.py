@@ -28,7 +28,7 @@ def _resting(where: Any, memory: str) -> Any:
     return jax.tree.map(lambda sharding: sharding.with_memory_kind(memory), where)
 
 
-def _moved(tree: Any, memory: str) -> Any:
+def _transferred(tree: Any, memory: str) -> Any:
     """The tree transferred to a memory kind, inside a traced step."""
     spaces = {"device": jax.memory.Space.Device, "pinned_host": jax.memory.Space.Host}
     return jax.tree.map(lambda x: jax.device_put(x, spaces[memory]), tree)
@@ -66,7 +66,7 @@ def _updated(
             rows = jax.tree.map(lambda x, y: y.reshape(-1, *x.shape[1:]), tree, new)
             return jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y, i, 0), tree, rows)
 
-        old, state = (_moved(cut(tree), "device") for tree in held)
+        old, state = (_transferred(cut(tree), "device") for tree in held)
         if FACTS.narrow_state:
             old = _wide(old)
         if not FACTS.updates_where_it_rests:
@@ -74,16 +74,16 @@ def _updated(
         state = jax.tree.map(lambda x, counter, n: (counter, x)[n >= 0], state, moments, of_moments)
         updates, state = optimizer.update(cut(rows), state, old)
         new = jax.tree.map(lambda p, u: p - lr * u, old, updates)
-        rests = jax.tree.map(lambda x, n: _moved(x, ("device", OPTIMIZER_MEMORY)[n >= 0]), state, of_moments)
+        rests = jax.tree.map(lambda x, n: _transferred(x, ("device", OPTIMIZER_MEMORY)[n >= 0]), state, of_moments)
         stored = _in_dtype(new, PARAMS_DTYPE) if FACTS.narrow_state else new
         placed = stored if FACTS.updates_where_it_rests else _placed(stored, PARAMS)
-        return put(held[0], _moved(placed, PARAMS_MEMORY)), put(held[1], rests)
+        return put(held[0], _transferred(placed, PARAMS_MEMORY)), put(held[1], rests)
 
     rows = by_layer(grads, stacks)
     held = by_layer(params, stacks), by_layer(moments, of_moments)
     for layers in sorted({len(x) for x in jax.tree.leaves(held[0])}):
         held = jax.lax.fori_loop(0, layers, functools.partial(layer, layers), held)
-    return jax.tree.map(lambda x, like: x.reshape(like.shape), held, (params, moments))
+    return jax.tree.map(lambda x, same: x.reshape(same.shape), held, (params, moments))
 
 
 def _stack_dims(path: Any, leaf: Any) -> int:
@@ -96,7 +96,7 @@ def _copies(params: Any) -> Any:
 
     def copied(path: Any, leaf: jax.Array) -> jax.Array:
         name = _pattern(jax.tree_util.keystr(path, simple=True, separator="."))
-        copy = _moved(leaf, "device").astype((jnp.float32, COMPUTE)[len(PARAMS[name]) > 1])
+        copy = _transferred(leaf, "device").astype((jnp.float32, COMPUTE)[len(PARAMS[name]) > 1])
         return jax.lax.optimization_barrier(copy).astype(jnp.float32)  # otherwise XLA would keep it in fp32
 
     return jax.tree_util.tree_map_with_path(copied, params)

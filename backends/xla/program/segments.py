@@ -9,7 +9,7 @@ import jax
 
 from planc.backends.xla.program.facts import FACTS
 from planc.backends.xla.program.names import SEGMENTS, _pattern, remat
-from planc.backends.xla.program.narrow import _keeping_wide
+from planc.backends.xla.program.narrow import _multiplying_in_compute
 
 
 def layers(block: Callable[..., Any], x: Any, stack: Any) -> Any:
@@ -25,7 +25,7 @@ def _layer(block: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., A
     """A layer that multiplies by the named parameters in COMPUTE; a new function, as JAX caches traces."""
 
     def one(x: Any, layer: Any) -> tuple[Any, None]:
-        with _keeping_wide(names):
+        with _multiplying_in_compute(names):
             # A layer waits for its x: otherwise weights outside loops are gathered before all microbatches.
             return block(*jax.lax.optimization_barrier((x, layer))), None
 

@@ -17,14 +17,14 @@ from planc.calibration.intervals import order_margin
 from planc.cli.commands.export import ONTO
 from planc.cli.common import add_costed_target, add_set, print_diagnostics, print_json, refused
 from planc.cli.foreign import add_foreign, check_system, foreign_options, is_foreign_name
+from planc.cli.found_plans import write_plans
 from planc.cli.pages import is_page, page_command, save_page, wrong_page
 from planc.cli.progress import Progress
 from planc.cli.views.report_text import strong
 from planc.cli.views.table import fitted, table
 from planc.diag.errors import PlanError
 from planc.diag.quoting import printable, shell_word
-from planc.files import MAX_TEXT_BYTES, first_word, read_bounded, write_atomically
-from planc.language.build import build_file, build_serve
+from planc.files import first_word, write_atomically
 from planc.picture.units import approximate, days, money, seconds
 
 if TYPE_CHECKING:
@@ -370,24 +370,3 @@ def _none(found: Found) -> str:
         f" {over:.1f} GiB too much{', if its allocator loses what is predicted' if found.may_fit else ''}: {near.label}"
         f"{more}"
     )
-
-
-def write_plans(folder: Path, source: Path, texts: list[str]) -> None:
-    """Write `texts` to STEM_1.plan (the best), STEM_2.plan, ... in `folder`; STEM is the name of the plan `source`.
-
-    Files that `source` reads are copied too, with the same relative paths. Raises FileExistsError, before anything is
-    written, if a different file is at the path of a copy.
-    """
-    copies = {}
-    build = build_serve if first_word(source) == "serve" else build_file
-    for name in build(source).files if texts else ():
-        data, place = read_bounded(source.parent / name, MAX_TEXT_BYTES), folder / name
-        if not place.exists():
-            copies[place] = data
-        elif read_bounded(place, MAX_TEXT_BYTES) != data:
-            raise FileExistsError(f"{place} is another file than {source.parent / name}, which the plans read")
-    folder.mkdir(parents=True, exist_ok=True)
-    for place, data in copies.items():
-        write_atomically(place, data)
-    for i, text in enumerate(texts, 1):
-        write_atomically(folder / f"{source.stem}_{i}.plan", text)

@@ -65,7 +65,7 @@ class RoutedMachine:
     """Serial numbers of the requested loads."""
     joint: dict[tuple[LinkLoads, ...], list[Shares]] = field(default_factory=dict)
     """Cached loads of collectives that run at once on the same links."""
-    like: RoutedMachine | None = None
+    same_cables: RoutedMachine | None = None
     """A machine with the same cables, each with another share of its bandwidth left."""
     _sent: dict[Hashable, Any] = field(default_factory=dict)
 
@@ -73,14 +73,14 @@ class RoutedMachine:
     def fabric(self) -> Fabric:
         """The switches and cards of the machine."""
         with gc_paused():
-            return self.like.fabric.rated(self.links) if self.like else Fabric(self.links)
+            return self.same_cables.fabric.rated(self.links) if self.same_cables else Fabric(self.links)
 
     def sent(self, key: Hashable, compute: Callable[[], Any]) -> Any:
         """Return the result of `compute`, which is called once for each `key` and all machines that are like this one.
 
         It must not depend on the share of their bandwidth that single cables have left.
         """
-        found, whole_key = (self.like or self)._sent, (self.links.kinds, key)
+        found, whole_key = (self.same_cables or self)._sent, (self.links.kinds, key)
         if whole_key not in found:
             found[whole_key] = compute()
         return found[whole_key]
@@ -105,7 +105,7 @@ def machine_of(cluster: Cluster) -> RoutedMachine:
     like = unchanged_machine(cluster)
     same = like.links.vertices is links.vertices and like.links.symmetry is links.symmetry and not like.lines
     if same and [c[:4] for c in like.links.cables] == [c[:4] for c in links.cables]:
-        return RoutedMachine(links, kinds=like.kinds, like=like)
+        return RoutedMachine(links, kinds=like.kinds, same_cables=like)
     return RoutedMachine(links)
 
 

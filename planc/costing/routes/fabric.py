@@ -287,7 +287,7 @@ class Fabric:
     def _climb(self, amounts: Amounts, loads: dict[Arc, float], core: Amounts) -> None:
         """Add flows, by (source, target): to `loads` along the unique paths from both ends to where these meet, or else
         to `core` between the two switches of the core at which they end. Flows that meet on their way are one."""
-        ways, pending = self._ways, defaultdict[int, Amounts](lambda: defaultdict(float))
+        ways, pending = self._upward, defaultdict[int, Amounts](lambda: defaultdict(float))
         root = (-1, -1, -1, 0)
 
         def add(u: int, v: int, amount: float) -> None:
@@ -311,7 +311,7 @@ class Fabric:
                     add(u, v, amount)
 
     @cached_property
-    def _ways(self) -> dict[int, tuple[int, Arc, Arc, int]]:
+    def _upward(self) -> dict[int, tuple[int, Arc, Arc, int]]:
         """For each vertex with a unique path upwards: the vertex above, the first arcs there and back, and its number
         of hops to the core."""
         found: dict[int, tuple[int, Arc, Arc, int]] = {}
@@ -403,7 +403,7 @@ class Fabric:
         climbed = {u for v in behind for u in self._chain(v) if u in self._parent}
         for v in sorted(climbed, key=self._position.__getitem__):
             if (count := behind.pop(v, 0.0)) and count < total:
-                for way in self._ways[v][1:3]:
+                for way in self._upward[v][1:3]:
                     loads[way] += amount * count * (total - count)
             if count:
                 behind[self._parent[v]] += count
@@ -484,8 +484,8 @@ class Fabric:
         (u, out, _), (v, _, into) = chosen[0]
         up, down = self._chains(u, v)
         along: dict[Arc, float] = defaultdict(float)
-        along.update({self._ways[w][1]: 1.0 for w in up[:-1]})
-        along.update({self._ways[w][2]: 1.0 for w in down[:-1]})
+        along.update({self._upward[w][1]: 1.0 for w in up[:-1]})
+        along.update({self._upward[w][2]: 1.0 for w in down[:-1]})
         if up[-1] != down[-1]:
             self._core.push({(up[-1], down[-1]): 1.0}, along)
         passed = {out: 1.0, into: 1.0, **self.divided(along)}

@@ -70,7 +70,7 @@ class RunClock:
         """The number of each step, and its seconds without waiting for data."""
 
     def add(self, record: Record) -> None:
-        """Note the next record of the run. Raises KeyError, TypeError or ValueError for one that planc never writes."""
+        """Note `record`, the next one. Raises KeyError, TypeError or ValueError for one that planc never writes."""
         now_s, kind = record["time"], record["kind"]
         self._back_s += max(0.0, (now_s if self._before_s is None else self._before_s) - now_s)
         self._before_s, now_s = now_s, now_s + self._back_s

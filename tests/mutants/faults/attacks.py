@@ -492,8 +492,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="T22: first steps are looked for at every step",
         file="planc/trainer/telemetry/goodput.py",
-        text="(step, seconds) in firsts else seconds) for",
-        planted="(step, seconds) in _first_steps(starts) else seconds) for",
+        text="min(s, usual_s) if i in firsts",
+        planted="min(s, usual_s) if i in list(firsts)",
         test="tests/report/test_run_page.py::test_a_long_run_of_many_starts_is_a_page",
     ),
     Fault(

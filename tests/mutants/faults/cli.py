@@ -70,7 +70,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="search writes plans without the files that they read",
-        file="planc/cli/commands/search.py",
+        file="planc/cli/found_plans.py",
         text="        write_atomically(place, data)\n",
         planted="        pass\n",
         test="tests/search/test_search.py::test_what_it_writes_can_be_opened_elsewhere",

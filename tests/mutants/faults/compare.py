@@ -155,8 +155,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a slow link of a what-if keeps its whole bandwidth",
         file="planc/graph/changes.py",
-        text="c._replace(share=c.share * share) if i in chosen",
-        planted="c if i in chosen",
+        text="cables[i] = cables[i]._replace(share=cables[i].share * share)",
+        planted="cables[i] = cables[i]",
         test="tests/compare/test_what_if.py::test_a_slow_link_is_the_one_that_the_axis_waits_for",
     ),
     Fault(

@@ -417,7 +417,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="cuda: the gradient of a key that heads share is one rank's heads' alone",
-        file="backends/cuda/emit/parallelize.py",
+        file="backends/cuda/program/styles.py",
         text="return placed.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])",
         planted="return placed.redistribute(placements=[Replicate()]).to_local()",
         test="tests/cuda/test_moe.py::test_trains_as_one_process[deepseek_tp_ep]",
@@ -445,14 +445,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="cuda: the gradient of keys that all ranks have is one rank's heads' alone",
-        file="backends/cuda/emit/parallelize.py",
+        file="backends/cuda/program/styles.py",
         text="x.to_local(grad_placements=[Partial()])[:, :, mine]",
         planted="x.to_local()[:, :, mine]",
         test="tests/cuda/test_parity.py::test_trains_as_one_process[one_key]",
     ),
     Fault(
         name="cuda: a rank uses the keys of the first ranks' heads",
-        file="backends/cuda/emit/parallelize.py",
+        file="backends/cuda/program/styles.py",
         text="first = q.shape[2], mesh.get_local_rank() * q.shape[2]",
         planted="first = q.shape[2], 0",
         test="tests/cuda/test_grouped_heads.py::test_each_rank_takes_the_keys_of_its_heads",
@@ -522,7 +522,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="cuda: the gradient of the input of a head in chunks is one rank's alone",
-        file="backends/cuda/emit/parallelize.py",
+        file="backends/cuda/program/styles.py",
         text="return given.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()]), *weight",
         planted="return given.redistribute(placements=[Replicate()]).to_local(), *weight",
         test="tests/cuda/test_parity.py::test_trains_as_one_process[chunks_tp_sp]",
@@ -839,7 +839,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="tokens of other ranks add to the first row of a divided embedding",
-        file="backends/cuda/emit/parallelize.py",
+        file="backends/cuda/program/styles.py",
         text="ctx.save_for_backward(index.where(learned, ctx.rows))",
         planted="ctx.save_for_backward(index.where(learned, 0))",
         test="tests/cuda/test_rows_of_rank.py::test_rows_and_gradients_of_all_ranks_are_those_of_one_table[2-None]",

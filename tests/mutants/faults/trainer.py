@@ -297,8 +297,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="redone steps count as productive",
         file="planc/trainer/telemetry/goodput.py",
-        text="productive_s = sum(last.values())",
-        planted="productive_s = sum(seconds for _, seconds in steps)",
+        text="productive_s = sum(dict(zip(self._steps, counted, strict=True)).values())",
+        planted="productive_s = sum(counted)",
         test="tests/trainer/test_watching.py::test_goodput_counts_every_second_once",
     ),
     Fault(

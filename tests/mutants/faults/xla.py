@@ -161,14 +161,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="xla: moments that are kept in bf16 are computed in it",
-        file="backends/xla/emit/step.py",
+        file="backends/xla/program/narrow_state.py",
         text="        updates, moments = optimizer.update(grads, _wide(state), params)\n",
         planted="        updates, moments = optimizer.update(grads, state, params)\n",
         test="tests/xla/test_emit.py::test_state_is_kept_in_its_dtype_and_computed_with_in_fp32",
     ),
     Fault(
         name="xla: state on the host comes to the device whole",
-        file="backends/xla/emit/offload.py",
+        file="backends/xla/program/offload.py",
         text="lambda x: jax.lax.dynamic_slice_in_dim(x, i, int(len(x) == layers)), tree)",
         planted="lambda x: x, tree)",
         test="tests/xla/test_emit.py::test_state_on_the_host_is_updated_layer_by_layer",

@@ -149,7 +149,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="xla: the innermost axes lie across slices",
-        file="backends/xla/emit/step.py",
+        file="backends/xla/program/mesh.py",
         text="create_hybrid_device_mesh(within, across, devices",
         planted="create_hybrid_device_mesh(across, within, devices",
         test="tests/xla/test_layouts.py::test_a_mesh_of_slices_is_laid_on_each_torus",
