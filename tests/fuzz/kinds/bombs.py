@@ -168,7 +168,7 @@ MODULES: dict[str, str] = {
     "planc/cli/apply_fixes.py": "plan",
     "planc/cli/commands/calibrate.py": "hardware",
     "planc/cli/commands/fmt.py": "plan",
-    "planc/cli/commands/search.py": BYTES,
+    "planc/cli/found_plans.py": BYTES,
     "planc/cli/commit.py": ITS_OWN,
     "planc/cli/common.py": BYTES,
     "planc/cli/portability.py": "plan",
