@@ -28,7 +28,7 @@ from planc.interop.systems import systems
 from planc.interop.values import LeftOutError, Options, Origin, RefusedError, Values
 from planc.ir.model import Model
 from planc.picture.units import approximate
-from planc.syntax.suggest import nearest
+from planc.syntax.suggest import MOST_GUESSES, nearest
 
 PYTHON = (
     "a Python file is never run; import what it dumps: torchtitan's debug.save_config_file, the run_config.yaml of"
@@ -348,6 +348,7 @@ def _field_findings(system: System, values: Values) -> Iterator[Diagnostic]:
     noted: dict[str, list[str]] = {}
     comments: dict[str, list[str]] = {}
     unknown: dict[str, list[str]] = {}
+    compared = 0
     for document in values.documents:
         for spelling, given in document.fields.items():
             known = system.known(spelling)
@@ -356,11 +357,13 @@ def _field_findings(system: System, values: Values) -> Iterator[Diagnostic]:
             elif known is None:
                 if spelling in values.options.ignored:
                     continue
-                if values.options.approximate and _is_of_a_fork(system, document, spelling):
+                compared += 1
+                compare = compared <= MOST_GUESSES
+                if compare and values.options.approximate and _is_of_a_fork(system, document, spelling):
                     unknown.setdefault(document.file, []).append(spelling)
                     values.inexact[spelling] = None
                 else:
-                    yield _unknown(system, spelling, given)
+                    yield _unknown(system, spelling, given, compare)
             elif known.treatment == "noted":
                 noted.setdefault(document.file, []).append(spelling)
                 if document.format == "flags" and (wrong := _wrong_count(given.value, known.default)):
@@ -385,8 +388,8 @@ def _field_findings(system: System, values: Values) -> Iterator[Diagnostic]:
         yield Diagnostic("N1311", f"comments, by their names: {printable(', '.join(names))}", Span(file, 1, 1, 1, 1))
 
 
-def _unknown(system: System, spelling: str, given: Given) -> Diagnostic:
-    near = nearest(spelling, [n for f in system.fields for n in (f.name, *f.aliases)], 1)
+def _unknown(system: System, spelling: str, given: Given, compare: bool) -> Diagnostic:
+    near = nearest(spelling, [n for f in system.fields for n in (f.name, *f.aliases)], 1) if compare else []
     message = f"planc does not know {system.title}'s `{printable(spelling)[:80]}`"
     help = (
         f"did you mean `{near[0]}`?"

@@ -47,8 +47,7 @@ from planc.ir.plan import (
 from planc.ir.serving import KvCache, Requests, Sleep, Sync, Weights
 from planc.ir.target import AnyTarget
 from planc.language.units import UNITS, kind_of
-from planc.syntax.parse import MOST_GUESSES
-from planc.syntax.suggest import nearest, spelling_fix
+from planc.syntax.suggest import MOST_GUESSES, nearest, spelling_fix
 from planc.syntax.tree import Node, Sentence, Word
 
 MAX_NUMBER = 10**12

@@ -25,15 +25,13 @@ from planc.syntax.lines import (
     too_many,
 )
 from planc.syntax.old_spellings import modernized
-from planc.syntax.suggest import nearest, spelling_fix
+from planc.syntax.suggest import MOST_GUESSES, nearest, spelling_fix
 from planc.syntax.tree import Node, Sentence, Word
 
 MAX_DEPTH = 60
 MAX_SENTENCE = 20_000
 MAX_FIXES = 4
 """Mistakes of one sentence that are mended to find the next."""
-MOST_GUESSES = 100
-"""Mistakes of one file for which the words nearest in spelling are looked up: no more of one code are shown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ from planc.diag.span import Span
 
 MOST_COMPARED = 1_000
 """Legal words that are compared with what was written; of more, those of about its length that begin like it."""
+MOST_GUESSES = 100
+"""Mistakes of one file for which the words nearest in spelling are looked up: no more of one code are shown."""
 
 
 def nearest(word: str, legal: Iterable[str], most: int = 3) -> list[str]:
