@@ -139,6 +139,7 @@ class Bounds:
         """The most recent shape, with one of its plans and the seconds of a send between stages."""
         self._last_ranks: Computed[int, set[tuple[int, int]]] = Computed(self._end_layers)
         self._data: Computed[int, tuple[str, ...]] = Computed(self._data_axes)
+        self._also: Computed[int, set[str]] = Computed(self._axes_of_other_dims)
 
     def sharded(self, point: Point) -> Sharded:
         """Return the sharded plan of the layout `point`. Layouts that differ only in axis sizes share one
@@ -324,9 +325,9 @@ class Bounds:
         self, variant: int, sizes: tuple[int, ...], order: int
     ) -> tuple[tuple[object, ...], tuple[int, ...]]:
         """Return the (name, size) and the strides of the axes on which the values of a section depend: those inside a
-        data-parallel rank, or all if experts receive tokens from all ranks."""
+        data-parallel rank, which have activations to send, or all if experts receive tokens from all ranks."""
         plan = self.space.plan
-        outside = set() if plan.model.top_k else {*self._data[variant]}
+        outside = set() if plan.model.top_k else {*self._data[variant]} - self._also[variant]
         outside |= {plan.split.axis} if plan.split else set()
         mesh = self.space.mesh(sizes, order).every
         inside = [mesh[name] for name in self._names if name not in outside]
@@ -400,6 +401,14 @@ class Bounds:
 
     def _data_axes(self, variant: int) -> tuple[str, ...]:
         return tuple(sorted(self.space.variants[variant].plan.sharding_axes("batch")))
+
+    def _axes_of_other_dims(self, variant: int) -> set[str]:
+        """Return the axes that divide more than the batch, or the batch in a part of the model alone: activations are
+        sent over them."""
+        plan = self.space.variants[variant].plan
+        parts = [s.axes for s in plan.shards if s.dim != "batch" or s.region] + [r.axes for r in plan.replicates]
+        layouts = [axes for override in plan.overrides for axes in override.layout.values()]
+        return {axis for axes in (*parts, *layouts) for axis in axes}
 
     def data_parallel(self, variant: int, sizes: tuple[int, ...]) -> int:
         """Return the number of data-parallel ranks for the variant with the index `variant` on the mesh with these axis
