@@ -49,13 +49,15 @@ def params_of(sharded: Sharded, sentence: Quantize) -> tuple[str, ...]:
 
 def segments(plan: Plan) -> tuple[Segment, ...]:
     """Return the runs of layers of `plan` with the same matmuls in the compute dtype; () if all layers are alike."""
-    if not any(q.kept_layers for q in plan.quantize):
+    applied = {id(quantized(plan, op)) for ops in plan.model.ops.values() for op in ops} if plan.quantize else set()
+    partial = [q for q in plan.quantize if q.kept_layers and id(q) in applied]
+    if not partial:
         return ()
-    bounds = {0, plan.model.layers, *chain.from_iterable(chain.from_iterable(q.kept_layers for q in plan.quantize))}
-    return tuple((begin, end, tuple(_wide_in(plan, begin))) for begin, end in pairwise(sorted(bounds)))
+    bounds = {0, plan.model.layers, *chain.from_iterable(chain.from_iterable(q.kept_layers for q in partial))}
+    return tuple((begin, end, tuple(_wide_in(partial, begin))) for begin, end in pairwise(sorted(bounds)))
 
 
-def _wide_in(plan: Plan, layer: int) -> Iterator[Quantize]:
-    for q in plan.quantize:
+def _wide_in(partial: list[Quantize], layer: int) -> Iterator[Quantize]:
+    for q in partial:
         if any(begin <= layer < end for begin, end in q.kept_layers):
             yield q

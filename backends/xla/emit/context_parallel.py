@@ -277,7 +277,7 @@ PIECES = (
 
 def context_functions(sharded: Sharded, *, named: bool) -> list[str]:
     """Return the source of `positions`, `attend` and helpers. `named`: True if activations are saved by name."""
-    axes, splash = keyed_axes(sharded), runs_splash(sharded)
+    axes, splash = parts(sharded.plan, keyed_axes(sharded)), runs_splash(sharded)
     if splash and not axes:
         return [POSITIONS, splash_function(sharded, windows=windows(sharded))]
     first = fill(POSITIONS_BALANCED, axes=" and ".join(axes)) if balanced(sharded) else POSITIONS
