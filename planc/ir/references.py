@@ -59,8 +59,9 @@ def model_inconsistencies(model: Model) -> Iterator[str]:
     yield from _disordered(model)
     if "layers" in model.sizes and sum(run.layers for run in model.runs) not in (0, model.layers):
         yield "the runs of blocks are not as many as the layers"
-    if model.top_k and model.sizes.get("experts", 0) < model.top_k:
-        yield "a token is sent to more experts than there are"
+    experts = model.sizes.get("experts", 0)
+    if not min(1, experts) <= model.top_k <= experts:
+        yield f"a token is sent to {model.top_k} of {experts} experts"
     if any(not ops for ops in model.ops.values()):
         yield "a section has no ops"
 
