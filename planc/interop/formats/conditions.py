@@ -20,6 +20,8 @@ class Operand:
 
 MOST_LEVELS = 20
 """Maximum nesting of brackets and negations."""
+MOST_PATTERN = 1_000
+"""Maximum length of a pattern that is compared: `fnmatch` takes the square of it."""
 _NUMBERS = {"-eq": operator.eq, "-ne": operator.ne, "-gt": operator.gt}
 _NUMBERS |= {"-lt": operator.lt, "-ge": operator.ge, "-le": operator.le}
 
@@ -55,6 +57,11 @@ def _split(words: Sequence[Operand], joint: str) -> list[Sequence[Operand]]:
     return [*parts, words[start:]]
 
 
+def fits(text: str, pattern: str) -> bool | None:
+    """Returns True if the shell's `pattern` matches `text`; None for patterns too long to compile in linear time."""
+    return fnmatchcase(text, pattern) if len(pattern) <= MOST_PATTERN else None
+
+
 def _compared(words: Sequence[Operand], patterns: bool) -> bool | None:
     texts = [word.text for word in words]
     if len(texts) == 1:
@@ -65,7 +72,7 @@ def _compared(words: Sequence[Operand], patterns: bool) -> bool | None:
         return None
     a, how, b = texts
     if how in ("=", "==", "!="):
-        same = fnmatchcase(a, b) if patterns and not words[2].quoted else a == b
-        return same == (how != "!=")
+        same = fits(a, b) if patterns and not words[2].quoted else a == b
+        return None if same is None else same == (how != "!=")
     numbers = [text.strip().isdecimal() and len(text) < 20 for text in (a, b)]
     return bool(_NUMBERS[how](int(a), int(b))) if how in _NUMBERS and all(numbers) else None

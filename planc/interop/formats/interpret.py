@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
 from planc.interop.document import UnreadableError
 from planc.interop.formats.arithmetic import evaluate
-from planc.interop.formats.conditions import Operand, holds
+from planc.interop.formats.conditions import Operand, fits, holds
 from planc.interop.formats.scan import ASSIGNMENT, MOST_LEVELS, Places, Scan
 from planc.interop.formats.variables import MAX_EXPANDED, Variables, VariableValue
 from planc.interop.formats.words import (
@@ -65,6 +64,9 @@ _TESTS = ("[", "[[", "test", "grep", "command", "which", "type", "hash", "diff",
 """Commands that scripts run to see whether they succeed."""
 MOST_COMMANDS = 20_000
 """Maximum number of commands that are interpreted; each call of a function counts."""
+
+WORD = 20
+"""Characters that an expanded word counts for beside its own: its place is kept, and what is certain of it."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +252,7 @@ class Script:
         for patterns, body in node.branches:
             self.read |= {*patterns}
             found = [self._operand(pattern) for pattern in patterns]
-            matches = [fnmatchcase(word.text, one.text) if word.known and one.known else None for one in found]
+            matches = [fits(word.text, one.text) if word.known and one.known else None for one in found]
             certain = True in matches or any(one.text == "*" and not one.quoted for one in found)
             if certain or None in matches or node.falls:
                 ways.append(body)
@@ -278,7 +280,7 @@ class Script:
         expanded, used = self._expanded(words)
         if not expanded:
             return True
-        self._grown(sum(len(word.text) + 1 for word in expanded), words[0].span)
+        self._grown(sum(len(word.text) + WORD for word in expanded), words[0].span)
         if not self._certain:
             expanded = [replace(word, certain=False) for word in expanded]
         return self._command(ShellCommand(tuple(expanded), tuple(used), words), node)
@@ -492,6 +494,7 @@ class Script:
             if piece.expanded:
                 found = self._put(piece, word.span, used)
                 alone = len(found.words) == 1
+                self._grown(WORD * len(found.words), word.span)
                 for index, word_found in enumerate(found.words):
                     one = replace(word_found, stands=self._piece_span(piece, word.span)) if alone else word_found
                     if index:
