@@ -6,7 +6,7 @@ and docstrings `FACTS.name` stands for the text of that fact; a comment that bec
 annotated `Annotated[T, FACTS.name]` and its arguments exist only if the fact holds; its default is the module's alone.
 
 A local name that is set to a choice, `name = a if FACTS.name else b`, is put where it is used: once, or as often as it
-is used if it is a name, a constant or a tuple. What is set and never used goes.
+is used if it is a name, a constant or a tuple. What is set and never used goes. `getattr(x, FACTS.path)` is `x.path`.
 """
 
 from __future__ import annotations
@@ -268,8 +268,11 @@ class _Module(_Source):
         if isinstance(node, ast.IfExp) and (value := self._value(node.test)) is not UNKNOWN:
             chosen = node.body if value else node.orelse
             return *(self._bracketed(start, end) if isinstance(chosen, ATOMS) else (start, end)), self._inside(chosen)
-        if isinstance(node, ast.Constant):
-            return None
+        match node:
+            case ast.Constant():
+                return None
+            case ast.Call(func=ast.Name(id="getattr"), args=[whole, ast.Attribute(value=ast.Name(id="FACTS")) as path]):
+                return start, end, self._inside(whole) + f".{self._value(path)}".encode()
         if isinstance(value := self._value(node), str | int | float | None):
             return start, end, (python_string(value) if isinstance(value, str) else repr(value)).encode()
         if isinstance(node, ast.BoolOp):

@@ -157,7 +157,12 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
 
 
 def cross_entropy(
-    logits: torch.Tensor, targets: torch.Tensor, count: int, gradient: torch.Tensor | None, vocab: int, mesh: DeviceMesh
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    count: int,
+    gradient: torch.Tensor | None,
+    vocab: int,
+    mesh: DeviceMesh,
 ) -> torch.Tensor:
     """The sum of the cross entropies in fp32 of logits [rows, V / tp], over `count`.
 
@@ -200,7 +205,7 @@ class DividedCrossEntropy(torch.autograd.Function):
         return gradient * grad, None, None, None, None
 
 
-def loss_fn(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def loss_fn(logits: DTensor, targets: torch.Tensor) -> torch.Tensor:
     """Mean cross entropy in fp32. logits [B, S, V / tp], targets [B, S]."""
     shares = logits.to_local().flatten(0, 1), targets.flatten()
     return DividedCrossEntropy.apply(*shares, logits.shape[-1], logits.device_mesh, torch.is_grad_enabled())

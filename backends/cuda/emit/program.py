@@ -77,7 +77,7 @@ def emit(sharded: Sharded, torch: Version = TORCH.pinned) -> str:
         parallelize.recompute(sharded),
         blocks.compiling(roles),
         parallelize.fsdp(roles),
-        loss.leave_head(roles),
+        loss.leave_head(styler),
         _parallelize(roles, sharded),
         loss.functions(styler),
         pipeline.schedule(roles),

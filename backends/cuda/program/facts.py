@@ -52,5 +52,25 @@ class TorchFacts:
     block: int = 128
     """Elements along each side of a block of float8 with one scale; 0: one scale for a matrix."""
 
+    divides_vocab: bool = True
+    """The loss has logits with a part of the vocabulary on each rank."""
+    vocab: str = "V / tp"
+    """The size of the vocabulary's dim on a rank."""
+    vocab_cause: str = ""
+    """Why the ranks that divide the vocabulary reduce."""
+    head: str = "head"
+    """The path of the module that makes the logits."""
+    chunks_cause: str = ""
+    """The sentence that computes the loss in chunks of rows."""
+    computes_fp32: bool = False
+    """Matmuls are in fp32."""
+    pipeline: bool = False
+    """A rank has stages, some without the model's ends."""
+
+    @property
+    def of_vocab(self) -> str:
+        """A sentence about the parameters of a divided vocabulary."""
+        return " `vocab` is V; `mesh` has the ranks\n    that divide it." if self.divides_vocab else ""
+
 
 FACTS = TorchFacts()

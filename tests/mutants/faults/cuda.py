@@ -529,7 +529,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="cuda: a loss in chunks forgets what the loss is divided by",
-        file="backends/cuda/emit/loss.py",
+        file="backends/cuda/program/loss.py",
         text="d_hidden = d_hidden * grad",
         planted="d_hidden = d_hidden * 1",
         test="tests/cuda/test_parity.py::test_trains_as_one_process[chunks_tp_sp]",
