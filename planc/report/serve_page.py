@@ -109,7 +109,7 @@ def serve_page(examined: ServeExamined, command: str) -> ServePage:
     return ServePage(
         planc_version=__version__,
         plan=serve.name,
-        about=f"serves {report.trainer} on {where}, {report.replicas:,} replicas of mesh {mesh_text(serve.layout)}",
+        about=f"serves {report.trainer} on {where}, {report.replicas:,} replicas on mesh {mesh_text(serve.layout)}",
         verdict=_verdict(report, report.sync),
         flow=_flow(serve, report.sync, transferred),
         memory=_memory(report),
@@ -290,19 +290,20 @@ def flow_picture(data: SyncFlow, width: float) -> Picture | None:
             wide = {"far": one.far_bytes * px, "near": one.near_bytes * px}
             share = min(1.0, BOX_PX / (sum(wide.values()) or 1.0))
             edge = y + (BOX_PX - sum(wide.values()) * share) / 2
+            message = _message_of(one, sends=sends, link=data.link)
             for kind, full in wide.items():
                 if full:
                     ends = (box if sends else width - box, edge, full * share, width / 2, at[kind], full)
-                    marks.append(Path(_band(*ends), f"{kind}-flow", _message_of(one, sends=sends, link=data.link)))
+                    marks.append(Path(_band(*ends), f"{kind}-flow", message))
                 edge, at[kind] = edge + full * share, at[kind] + full
-            marks += _box(one, 0.0 if sends else width - box, y, box, _message_of(one, sends=sends, link=data.link))
+            marks += _box(one, 0.0 if sends else width - box, y, box, message, short=narrow)
             y += BOX_PX + GAP_PX
-    if far:
-        name = size(far) if narrow else f"{data.network} {size(far)}"
-        marks.append(Text(width / 2, meet - 8, name, "strong halo", "middle"))
-    if near:
-        name = size(near) if narrow else f"{data.link} {size(near)}"
-        marks.append(Text(width / 2, meet + (far + near) * px + 16, name, "strong halo", "middle"))
+    for sent, link, first, aside in ((far, data.network, meet, -8), (near, data.link, meet + far * px, 22)):
+        if sent:
+            wide = sent * px
+            # A label is on its band if there is room: beside it, the bands of other nodes would cross it.
+            y = first + (wide / 2 + 4 if wide > 20 else wide * (aside > 0) + aside)
+            marks.append(Text(width / 2, y, size(sent) if narrow else f"{link} {size(sent)}", "strong halo", "middle"))
     return Picture(
         width, top + height + (20 if near else 8), "Bytes of a sync from node to node", data.summary, tuple(marks)
     )
@@ -324,11 +325,12 @@ def _band(x1: float, y1: float, wide1: float, x2: float, y2: float, wide2: float
     return there + back
 
 
-def _box(one: NodeFlow, x: float, y: float, wide: float, message: str) -> Iterator[Mark]:
-    """Yield the box of a node, with its bytes."""
+def _box(one: NodeFlow, x: float, y: float, wide: float, message: str, *, short: bool) -> Iterator[Mark]:
+    """Yield the box of a node, with its bytes; `short`: their sizes alone."""
+    shown = " + ".join(map(size, filter(None, (one.far_bytes, one.near_bytes)))) if short else message
     yield Rect(x, y, wide, BOX_PX, "box", f"{one.name}: {message}")
     yield Text(x + 8, y + 18, clipped(one.name, wide - 16), "strong")
-    yield Text(x + 8, y + 35, clipped(message, (wide - 12) * 1.05), "small")
+    yield Text(x + 8, y + 35, clipped(shown, (wide - 12) * 1.05), "small")
 
 
 SERVE_VIEWS: tuple[PageView, ...] = (

@@ -17,7 +17,7 @@ from planc.ir.model import Param
 from planc.ir.plan import Noun, Plan
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.sharding.stage_assignment import virtual_stages
-from planc.sharding.transfer_core import MeshAxis, TensorLayout, repeat_within, shard_range, stored_range, subrange
+from planc.sharding.transfer_core import MeshAxis, TensorLayout, runs_of
 
 Runs = tuple[tuple[int, int], ...]
 """Half-open intervals (first index, one past the last), in order."""
@@ -72,14 +72,14 @@ class StoredLayout:
 
     @cached_property
     def _found(self) -> dict[tuple[int, ...], Runs]:
-        """Intervals by dimension and the coordinates along its axes; in compute alone, by -1 - dimension."""
+        """Intervals by dimension and the coordinates along its axes."""
         return {}
 
     def on_dim_of(self, dim: int, rank: int) -> Runs:
         """Return the intervals of indices of storage dimension `dim` that `rank` holds."""
         key = (dim, *[rank // stride % size for stride, size in self.axes_of[dim]])
         if (runs := self._found.get(key)) is None:
-            runs = self._found[key] = self._intervals(dim, rank)
+            runs = self._found[key] = runs_of(self.plain, dim, rank)
         return runs
 
     @cached_property
@@ -88,22 +88,6 @@ class StoredLayout:
         used = tuple(tuple((n, inside, _pairs(axes)) for n, inside, axes in cuts) for cuts in self.used)
         on_dim = self.on_dim if self.on_dim is not None and self.stored else -1
         return TensorLayout(used, _pairs(self.stored) if on_dim >= 0 else (), on_dim)
-
-    def _intervals(self, dim: int, rank: int) -> Runs:
-        key = (-1 - dim, *[rank // a.stride % a.size for _, _, axes in self.used[dim] for a in axes])
-        if (runs := self._found.get(key)) is None:
-            runs = ((0, prod(whole for whole, _, _ in self.used[dim])),)
-            for whole, inside, axes in self.used[dim]:
-                if axes:
-                    runs = repeat_within(runs, whole, inside, shard_range(whole, _pairs(axes), rank))
-            self._found[key] = runs
-        if dim == self.on_dim and self.stored:
-            runs = subrange(runs, *stored_range(length(runs), self._storing, rank))
-        return runs
-
-    @cached_property
-    def _storing(self) -> tuple[MeshAxis, ...]:
-        return _pairs(self.stored)
 
 
 def held(sharded: Sharded, layout: StoredLayout, stages: tuple[int, ...]) -> TensorLayout:

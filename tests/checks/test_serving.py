@@ -125,3 +125,23 @@ def test_the_trainer_is_read_for_its_target(tmp_path: Path) -> None:
 def test_a_shard_that_cuts_a_block_has_no_program(tmp_path: Path) -> None:
     found = examined(tmp_path, LAYOUT + "store params as float8(block = 96)\n")
     assert found.sides is None and found.report.sync is not None
+
+
+def test_a_share_that_changes_is_predicted_and_the_program_sends_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from planc.cli import main
+
+    (tmp_path / "train.plan").write_text(TRAIN)
+    file = tmp_path / "rollout.plan"
+    texts = []
+    for sentence in ("sync every 1 steps changed 3 %\n", "sync every 1 steps\n"):
+        file.write_text(LAYOUT + AWAY + sentence)
+        said = "3 %" in sentence
+        assert main(["sync", str(file)]) == 0
+        assert ("planc lower` sends all" in capsys.readouterr().out) == said
+        assert main(["lower", str(file), "--target", "cuda"]) == 0
+        text, warned = capsys.readouterr()
+        assert ("sends all weights at every sync" in warned) == said
+        texts.append(text)
+    assert texts[0] == texts[1]

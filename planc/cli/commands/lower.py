@@ -93,6 +93,8 @@ def _lower_serve(options: argparse.Namespace, runtime: str) -> int:
     except PlanError as error:
         return refused(error.diagnostics, "text")
     _warn(examined.report.diagnostics)
+    if examined.report.sync is not None and examined.report.sync.changed_s is not None:
+        print("warning: the program sends all weights at every sync, not the changed elements alone", file=sys.stderr)
     if options.output:
         write_atomically(Path(options.output), text)
         print(f"{options.output}: {len(text.splitlines())} lines for {options.target}")
