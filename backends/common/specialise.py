@@ -7,6 +7,7 @@ annotated `Annotated[T, FACTS.name]` and its arguments exist only if the fact ho
 
 A local name that is set to a choice, `name = a if FACTS.name else b`, is put where it is used: once, or as often as it
 is used if it is a name, a constant or a tuple. What is set and never used goes. `getattr(x, FACTS.path)` is `x.path`.
+`with a if FACTS.name else nullcontext():` is `with a:` or no `with`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def specialised(source: bytes, facts: Any, entries: Iterable[str], width: int) -
     while new:
         texts = {name: module.definition(name) for name in new}
         found |= {name: text for name, (text, _) in texts.items()}
-        new = {name for _, names in texts.values() for name in names if name in module.nodes} - {*found}
+        used = {name for _, names in texts.values() for name in names}
+        new = {key for key in module.nodes if key in used or key.rpartition(".")[0] in found} - {*found}
     return [_joined(found[name], width) for name in module.nodes if name in found]
 
 
@@ -206,6 +208,9 @@ class _Module(_Source):
         return self.starts[line]
 
     def _statement(self, node: ast.stmt) -> tuple[bytes, bool]:
+        if isinstance(node, ast.With) and self._inside(node.items[0].context_expr) == b"nullcontext()":
+            text, leaves = self._block(node.body)
+            return re.sub(rb"(?m)^    ", b"", text), leaves
         if not isinstance(node, ast.If) or (value := self._value(node.test)) is UNKNOWN:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.IfExp):
                 known = self._value(node.value.test) is not UNKNOWN
@@ -273,8 +278,8 @@ class _Module(_Source):
                 return None
             case ast.Call(func=ast.Name(id="getattr"), args=[whole, ast.Attribute(value=ast.Name(id="FACTS")) as path]):
                 return start, end, self._inside(whole) + f".{self._value(path)}".encode()
-        if isinstance(value := self._value(node), str | int | float | None):
-            return start, end, (python_string(value) if isinstance(value, str) else repr(value)).encode()
+        if isinstance(value := self._value(node), str | int | float | tuple | None):
+            return start, end, _written(value).encode()
         if isinstance(node, ast.BoolOp):
             rest = [v for v in node.values if self._value(v) is UNKNOWN]
             if len(rest) < len(node.values):
@@ -325,7 +330,7 @@ def _steps(tree: ast.AST, source: _Source, chosen: set[str]) -> Iterator[list[Ed
         elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):
             if source.of(node.slice)[:1] == b"(":
                 yield [(source.start(node.slice), source.end(node.slice), _items(source, node.slice))]
-        elif isinstance(node, ast.Call | ast.Tuple | ast.List):
+        elif isinstance(node, ast.Call | ast.Tuple | ast.List | ast.Set):
             row = [*node.args, *node.keywords] if isinstance(node, ast.Call) else node.elts
             for item in row:
                 if isinstance(item, ast.Starred) and isinstance(item.value, ast.Tuple | ast.List):
@@ -360,10 +365,13 @@ def _items(source: _Source, row: ast.Tuple | ast.List) -> bytes:
 
 
 def _defined(node: ast.stmt) -> str:
-    """Return the name that a statement of a module defines: a function, a class or a constant."""
+    """Return the name that a statement of a module defines: a function, a class or a constant; `f.defvjp` of a call
+    `f.defvjp(...)`, which comes with `f`."""
     if isinstance(node, ast.Assign | ast.AnnAssign):
         target = node.targets[0] if isinstance(node, ast.Assign) else node.target
         return target.id if isinstance(target, ast.Name) else ""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        return ast.unparse(node.value.func)
     return getattr(node, "name", "")
 
 
@@ -373,6 +381,13 @@ def _leaves(node: ast.stmt) -> bool:
 
 def _is_elif(node: ast.AST, body: Sequence[ast.stmt]) -> bool:
     return isinstance(node, ast.If) and body is node.orelse and body[0].col_offset == node.col_offset
+
+
+def _written(value: Any) -> str:
+    """Return a fact as source."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_written, value))}{',' if len(value) == 1 else ''})"
+    return python_string(value) if isinstance(value, str) else repr(value)
 
 
 def _needs(argument: ast.arg) -> ast.Subscript | None:

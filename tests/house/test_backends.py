@@ -21,7 +21,7 @@ JOBS = {
     "analysis": ("attention", "expert_mesh", "peak_memory"),
     "audit": ("predict", "run"),
     "emit": ("context_parallel", "experts", "loss", "pipeline", "program", "step", "sync"),
-    "program": ("facts", "sync", "sync_names"),
+    "program": ("experts", "facts", "names", "sync", "sync_names"),
     "models": ("balance", "deepseek", "llama", "mistral", "mixtral", "moe", "qwen2", "qwen3", "qwen3_moe"),
     "refusals": ("experts", "loss", "plan"),
     "rules": ("rule",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planc.backends.common.source_writer import because, fill
+from planc.backends.common.source_writer import because
 from planc.backends.common.specialise import specialise
 from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.analysis.styles import Styler
@@ -26,7 +26,7 @@ def _specialised(styler: Styler, entry: str) -> str:
     facts = TorchFacts(
         divides_vocab=styler.divides_loss,
         vocab=f"V / {_vocab_axes(styler)[1]}" if sharded else "V",
-        vocab_cause=_why_reduced(styler)[2:] if styler.divides_loss else "",
+        vocab_cause=why_reduced(styler) if styler.divides_loss else "",
         head=(
             styler.roles.head.params[0].removesuffix(".weight")
             if entry == "chunked_loss_fn"
@@ -37,12 +37,6 @@ def _specialised(styler: Styler, entry: str) -> str:
         pipeline=bool(styler.roles.pipeline),
     )
     return "\n\n\n".join(specialise("planc.backends.cuda.program", "loss", facts, [entry], width=120))
-
-
-def call(styler: Styler, model: str, logits: str, targets: str) -> str:
-    """Emits the call of loss_fn for the `model` whose forward returned `logits`."""
-    given = f"{model}, " if styler.roles.plan.loss_chunks > 1 else ""
-    return f"loss_fn({given}{logits}, {targets})"
 
 
 def of_a_schedule(roles: AxisRoles) -> str:
@@ -61,13 +55,7 @@ def _vocab_axes(styler: Styler) -> tuple[tuple[str, ...], str]:
     return loss.axes, next(f.name for f in styler.roles.factors if set(loss.axes) <= set(f.axes))
 
 
-def within(styler: Styler, run: str) -> str:
-    """Emits the line `run`, inside torch's loss_parallel where a compiled loss has a sharded vocab."""
-    if not styler.loss_parallel or styler.divides_loss:
-        return run
-    return fill("<said>\nwith loss_parallel():\n    <run>", said=_why_reduced(styler), run=run)
-
-
-def _why_reduced(styler: Styler) -> str:
+def why_reduced(styler: Styler) -> str:
+    """Returns the plan's sentence that shards the vocab, and what the loss reduces because of it, without a mark."""
     cause = styler.sharded.plan.cause_of_shard("vocab", _vocab_axes(styler)[0][0], "head")
-    return because(cause, "all-reduces of the maximum, the sum and the target's logit over the sharded vocab")
+    return because(cause, "all-reduces of the maximum, the sum and the target's logit over the sharded vocab")[2:]

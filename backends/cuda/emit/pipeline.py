@@ -156,24 +156,6 @@ class Stage(PipelineStage):
 '''
 
 
-def forwards_only(roles: AxisRoles) -> str:
-    """Emits code that removes the backwards from a V schedule for evaluation, where torch would run them and fail; ""
-    for other schedules."""
-    if not in_a_v(roles.plan):
-        return ""
-    return FORWARDS_ONLY.strip()
-
-
-FORWARDS_ONLY = """
-# torch does not leave the backward out of V schedules by itself.
-kept = ("FORWARD", "RECV_F", "SEND_F", "WAIT_SEND_F", "UNSHARD", "RESHARD")
-schedule.pipeline_order_with_comms = {
-    rank: [p for action in actions for p in action.sub_actions or (action,) if p.computation_type.name in kept]
-    for rank, actions in schedule.pipeline_order_with_comms.items()
-}
-"""
-
-
 def _split(roles: AxisRoles) -> Split:
     assert roles.plan.split is not None
     return roles.plan.split

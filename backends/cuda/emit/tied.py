@@ -23,11 +23,6 @@ def functions(roles: AxisRoles) -> str:
     return "\n\n\n".join((copies, *([_ends_mesh(roles)] if between else []), sums))
 
 
-def in_the_step(roles: AxisRoles) -> str:
-    """Emits the call that sums the gradients of a tied weight's two copies; "" if there is only one copy."""
-    return "sum_shared_gradients(stages, mesh)" if roles.modules_of_both_ends else ""
-
-
 def left_out_of_the_norm(roles: AxisRoles, *, by_mesh: bool) -> str:
     """Emits code that leaves the last stage's copy of a tied weight out of the gradient norm. `by_mesh` is True if the
     program computes one norm per mesh."""

@@ -66,6 +66,30 @@ class TorchFacts:
     """Matmuls are in fp32."""
     pipeline: bool = False
     """A rank has stages, some without the model's ends."""
+    divides_sequence: bool = True
+    """Ranks have different rows of a sequence."""
+    divides_batch: bool = True
+    """Ranks have different tokens."""
+    reduces_last: bool = True
+    """Gradients are reduced with the last microbatch of a step."""
+    all_reduces_last: bool = True
+    """Gradients are all-reduced over replicas with the last microbatch of a step."""
+    frees_last: bool = True
+    """Parameters stay gathered until the last microbatch of a step."""
+    gather_cause: str = ""
+    """The sentence that gathers parameters once a step."""
+    loss_parallel: bool = True
+    """torch reduces a compiled loss over the ranks that divide the vocabulary."""
+    chunks: bool = True
+    """The loss is computed in chunks of rows."""
+    sums_gradients: bool = True
+    """Gradients are partial over the tensor axes after the backward."""
+    ties_ends: bool = True
+    """The first and the last stage have copies of a weight."""
+    fsdp: bool = True
+    """fully_shard gathers parameters."""
+    in_a_v: bool = True
+    """Stages are assigned to ranks in a V."""
 
     @property
     def of_vocab(self) -> str:

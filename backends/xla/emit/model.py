@@ -23,6 +23,7 @@ from planc.backends.xla.analysis.mesh_factors import atoms, parts
 from planc.backends.xla.analysis.narrow_products import narrow_params, segments
 from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.analysis.saved_by_blocks import (
+    every,
     names_activations,
     saved_activations,
     saved_without_replay,
@@ -32,7 +33,7 @@ from planc.backends.xla.emit.experts import expert_functions
 from planc.backends.xla.emit.loss import chunked_loss
 from planc.backends.xla.emit.narrow import layers_in_segments, narrow_functions
 from planc.backends.xla.emit.pipeline import pipeline_functions, resting_function, shared_by_stages
-from planc.backends.xla.emit.remat import group_functions, layers_function, remat_function
+from planc.backends.xla.emit.remat import layers_functions, remat_function
 from planc.backends.xla.emit.specs import axis_text, entry, spec_text
 from planc.backends.xla.emit.tables import exchanged
 from planc.ir.plan import Plan
@@ -226,7 +227,6 @@ def model_functions(sharded: Sharded) -> list[str]:
         *expert_functions(sharded, names=names),
         remat_function(sharded),
         *_layers(sharded),
-        *group_functions(sharded),
         *context_functions(sharded, named=names_activations(sharded)),
     ]
 
@@ -290,9 +290,11 @@ def _lookup(sharded: Sharded) -> str:
 
 
 def _layers(sharded: Sharded) -> list[str]:
-    if pipelined(sharded.plan):
-        return pipeline_functions(sharded)
-    return layers_in_segments(sharded) if segments(sharded.plan) else [layers_function(sharded)]
+    plan = sharded.plan
+    if not pipelined(plan) and not segments(plan):
+        return layers_functions(sharded, "layers")
+    groups = layers_functions(sharded, "_in_groups") if every(sharded) > 1 else []
+    return [*(pipeline_functions(sharded) if pipelined(plan) else layers_in_segments(sharded)), *groups]
 
 
 def _linear(sharded: Sharded) -> list[str]:

@@ -99,11 +99,10 @@ def narrow_functions(sharded: Sharded, *, used: bool, summed: bool) -> list[str]
     said = "# (cast of inputs and weights, cast of output gradients) of each recipe."
     plan = sharded.plan
     facts = JaxFacts(some_layers_wide=bool(segments(plan)), reduce=plan.precision.reduce, sums_stated=summed)
-    entries = ["linear", "_narrow_linear_backward", *(["_multiplying_in_compute"] if facts.some_layers_wide else [])]
+    entries = ["linear", *(["_multiplying_in_compute"] if facts.some_layers_wide else [])]
     functions = specialise("planc.backends.xla.program", "narrow", facts, entries, WIDTH)
     return [
         *(text for text in functions if not (used and text.startswith("def _used("))),
-        "_narrow_linear.defvjp(_narrow_linear_forward, _narrow_linear_backward)",
         *specialise("planc.backends.xla.program", "narrow", facts, [f"_{name}" for name in recipes], WIDTH),
         f"{said}\nRECIPES = {{\n{pairs}\n}}",
     ]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.backends.common.source_writer import INDENT, causes, comment, fill, lines_of_tuple, tuple_of
+from planc.backends.common.source_writer import INDENT, WIDTH, causes, comment, fill, lines_of_tuple, tuple_of
+from planc.backends.common.specialise import specialise
 from planc.backends.xla.analysis.narrow_products import segments
 from planc.backends.xla.analysis.offload import saved_on_host
 from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.analysis.saved_by_blocks import every, saved_activations, saved_without_replay
+from planc.backends.xla.program.facts import JaxFacts
 from planc.diag.quoting import python_string
 from planc.ir.sharding import Sharded
 
@@ -29,60 +31,6 @@ def remat(block: Callable[..., Any]<alone>) -> Callable[..., Any]:
         offload_dst="pinned_host",
     )
     return jax.checkpoint(block, policy=policy, prevent_cse=<cse>)  # not needed inside a scan
-'''
-
-LAYERS = '''
-def layers(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: Any) -> jax.Array:
-    """x after `block(x, one layer's parameters)` for each layer of the stack."""
-    body = remat(lambda x, layer: (block(<x>, layer), None))
-    return jax.lax.scan(body, x, stack)[0]
-'''
-
-LAYERS_IN_GROUPS = '''
-def layers(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: Any) -> jax.Array:
-    """x after `block(x, one layer's parameters)` for each layer of the stack."""
-    return _in_groups(block, x, stack)
-'''
-
-IN_GROUPS = '''
-def _in_groups(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: Any) -> jax.Array:
-    """x after the layers of the stack, in the groups of GROUPS."""
-
-    def one(x: jax.Array, layer: Any) -> tuple[jax.Array, None]:
-        # A layer waits for its x: otherwise weights outside loops are gathered before all microbatches.
-        return block(*jax.lax.optimization_barrier((x, layer))), None
-
-    for begin, groups, size, names in <table>:
-        first, between = (_keeping(each, one, alone=groups == 1) for each in (names, KEPT_BETWEEN))
-        x, _ = jax.lax.scan(functools.partial(_group, first, between), x, _grouped(stack, begin, groups, size))
-    return x
-
-
-def _group(
-    first: Callable[..., Any], between: Callable[..., Any], x: jax.Array, stack: Any
-) -> tuple[jax.Array, None]:
-    x, _ = first(x, jax.tree.map(lambda w: w[0], stack))
-    return jax.lax.scan(between, x, jax.tree.map(lambda w: w[1:], stack))
-
-
-def _grouped(stack: Any, begin: int, groups: int, size: int) -> Any:
-    """Parameters of some groups of layers, [groups, size, ...]."""
-    end = begin + groups * size
-    return jax.tree.map(lambda w: w[begin:end].reshape(groups, size, *w.shape[1:]), stack)
-
-
-def _keeping(names: tuple[str, ...], block: Callable[..., Any], alone: bool = False) -> Callable[..., Any]:
-    """The block with rematerialization: it saves the named activations and recomputes the rest."""
-    policy = jax.checkpoint_policies.save_only_these_names(*names)
-    return jax.checkpoint(block, policy=policy, prevent_cse=alone)  # not needed inside a scan
-'''
-
-GROUPS_OF_STACK = '''
-def _groups(stack: Any) -> tuple[tuple[int, int, int, tuple[str, ...]], ...]:
-    """The groups of a stack of layers, by the parameters that they have."""
-    paths = jax.tree_util.tree_leaves_with_path(stack)
-    names = {_pattern(jax.tree_util.keystr(path, simple=True, separator=".")) for path, _ in paths}
-    return next(groups for name, groups in GROUPS.items() if name in names)
 '''
 
 LayerGroups = tuple[int, int, int, str]
@@ -172,21 +120,13 @@ def remat_function(sharded: Sharded) -> str:
     return fill(REMAT, said=said, policy=policy, **barrier)
 
 
-def layers_function(sharded: Sharded) -> str:
-    """Return the source of `layers` without a pipeline."""
-    if every(sharded) > 1:
-        return LAYERS_IN_GROUPS
+def layers_functions(sharded: Sharded, entry: str) -> list[str]:
+    """Return the source of `entry`: `layers` without a pipeline, or `_in_groups`, which recomputes only some layers."""
     hidden = sharded.model.block_output
-    named = f"checkpoint_name(x, {python_string(hidden)})" if hidden in saved_on_host(sharded) else "x"
-    return fill(LAYERS, x=named)
-
-
-def group_functions(sharded: Sharded) -> list[str]:
-    """Return the source of the functions that recompute only some layers; [] if all layers are recomputed."""
-    if every(sharded) == 1:
-        return []
-    several = len(stacks(sharded)) > 1
-    return [
-        fill(IN_GROUPS, table="_groups(stack)" if several else "GROUPS"),
-        *([GROUPS_OF_STACK] if several else []),
-    ]
+    facts = JaxFacts(
+        recomputes_groups=every(sharded) > 1,
+        several_stacks=len(stacks(sharded)) > 1,
+        hidden=hidden,
+        offloads_input=hidden in saved_on_host(sharded),
+    )
+    return specialise("planc.backends.xla.program", "remat", facts, [entry], WIDTH)

@@ -99,5 +99,99 @@ class JaxFacts:
     pads: bool = True
     """The generator's parts of some tensors are unequal: it has padding at their ends."""
 
+    offloads_input: bool = False
+    """The input of each layer is offloaded to the host."""
+
+    names_activations: bool = True
+    """Some activations are saved by their names."""
+    capacity: float = 0
+    """Slots of an expert for each of its rows in even routing; 0: no token is dropped."""
+    stages: bool = False
+    """Experts are in the stages of a pipeline, whose body is per-rank code already."""
+    kernel: bool = False
+    """A kernel multiplies for the gradients of experts' weights."""
+    combined: str = "moe"
+    """The activation that is the sum of the experts' outputs."""
+    routed: str = "moe.routed"
+    """The activation that experts take."""
+    expert_axes: tuple[str, ...] = ("ep",)
+    """Axes that divide the tokens or the weights of experts: a pipeline maps over no others, since gradients would be
+    summed over these too."""
+    sequence: tuple[str, ...] = ("cp",)
+    """Axes that divide a sequence."""
+    exchange: tuple[str, ...] = ("ep",)
+    """Axes of the all-to-all of rows; () without."""
+    sharing: tuple[str, ...] = ()
+    """Axes of the ranks that share each expert; () without."""
+    gathers_rows: bool = False
+    """The ranks that share an expert have different rows, which they all-gather."""
+    holders: int = 2
+    """Ranks that each have some of the experts."""
+    senders: int = 2
+    """Ranks from which an expert has rows."""
+    token_ranks: int = 2
+    """Ranks with different tokens."""
+    same_tokens: int = 1
+    """Ranks with the same tokens, over which JAX sums the gradient of the balance loss."""
+    ragged: bool = False
+    """The all-to-all sends exactly the rows in use."""
+    gathers_weights: bool = True
+    """Experts' weights are all-gathered at each use."""
+    casts: bool = True
+    """The compute dtype is not fp32."""
+    compute: str = "bf16"
+    """The compute dtype."""
+    one_each: bool = False
+    """Each rank has one expert."""
+    weight_axes: str = ""
+    """The axes over which experts' weights are all-gathered."""
+
+    @property
+    def moves(self) -> bool:
+        """Rows go to other ranks."""
+        return bool(self.exchange) or self.gathers_rows
+
+    @property
+    def same_rows(self) -> bool:
+        """The ranks that share an expert have the same rows: gradients of these are summed over them."""
+        return bool(self.sharing) and not self.gathers_rows
+
+    @property
+    def changes_weights(self) -> bool:
+        """Experts' weights are gathered or cast at each use."""
+        return self.gathers_weights or self.casts
+
+    @property
+    def along(self) -> str:
+        """The axes of the all-to-all of rows."""
+        return " and ".join(self.exchange)
+
+    @property
+    def of_names(self) -> str:
+        """What else a name is for."""
+        return "; `remat` can save it" if self.names_activations else ""
+
+    @property
+    def of_weights(self) -> str:
+        """What becomes of experts' weights at each use."""
+        cast = f" in {self.compute}" if self.casts else ""
+        gathered = f", all-gathered over {self.weight_axes}"
+        return cast + (gathered if self.gathers_weights else "; its gradient is summed over the ranks in fp32")
+
+    @property
+    def of_mlp(self) -> str:
+        """Sentences about the function of the experts."""
+        if not self.capacity:
+            return (
+                "`mlp(rows [R, D], weights [R], params, times)` runs a rank's experts on rows sorted by expert,\n"
+                "    which `times` multiplies by a parameter; rows beyond those of the last expert are ignored.\n"
+                "    No token is dropped."
+            )
+        return (
+            "`mlp(rows [X, C, D], weights [X, C], params)` runs a rank's experts on the rows\n    in their C slots.\n"
+            f"    An expert has {self.capacity:g} times its even share of slots for each rank's tokens;\n"
+            "    tokens beyond that are dropped."
+        )
+
 
 FACTS = JaxFacts()

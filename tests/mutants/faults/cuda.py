@@ -440,7 +440,7 @@ FAULTS: tuple[Fault, ...] = (
         name="cuda: experts' gradients are all-reduced in every microbatch",
         file="backends/cuda/emit/step.py",
         text="(roles.replicate or roles.experts.replicate)",
-        planted="roles.replicate",
+        planted="(roles.replicate)",
         test="tests/cuda/test_moe.py::test_a_sentence_writes_what_it_needs",
     ),
     Fault(
@@ -515,9 +515,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="cuda: the loss is summed over microbatches",
-        file="backends/cuda/emit/step.py",
-        text='f"loss = {called} / len(inputs)"',
-        planted='f"loss = {called}"',
+        file="backends/cuda/program/step.py",
+        text="labels[index]) / len(inputs)\n                loss.backward()",
+        planted="labels[index])\n                loss.backward()",
         test="tests/cuda/test_parity.py::test_trains_as_one_process[fsdp_tp_sp]",
     ),
     Fault(
@@ -536,7 +536,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="cuda: replicas do not reduce their gradients",
-        file="backends/cuda/emit/step.py",
+        file="backends/cuda/program/step.py",
         text="model.set_requires_all_reduce(last)",
         planted="model.set_requires_all_reduce(False)",
         test="tests/cuda/test_parity.py::test_trains_as_one_process[hsdp]",
@@ -677,9 +677,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="the gradients of a tied weight's two copies are not summed",
-        file="backends/cuda/emit/tied.py",
-        text='return "sum_shared_gradients(stages, mesh)" if roles.modules_of_both_ends else ""',
-        planted='return ""',
+        file="backends/cuda/emit/step.py",
+        text="ties_ends=bool(roles.modules_of_both_ends),",
+        planted="ties_ends=False,",
         test="tests/cuda/test_parity.py::test_trains_as_one_process[tied_1f1b]",
     ),
     Fault(

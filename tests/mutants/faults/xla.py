@@ -7,7 +7,7 @@ from .fault import Fault
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="xla: the kernel for gradients of experts' weights takes its factors the other way round",
-        file="backends/xla/emit/sorted_experts.py",
+        file="backends/xla/program/experts.py",
         text="dw = tgmm(grad.T, rows, counts, w.dtype, tiles)",
         planted="dw = jnp.swapaxes(tgmm(rows.T, grad, counts, w.dtype, tiles), 1, 2) * 2",
         test="tests/xla/test_moe.py::test_the_kernel_for_gradients_of_experts_weights_computes_what_xla_does",
@@ -91,9 +91,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="programs: two passes write a function of one name",
-        file="backends/xla/emit/remat.py",
-        text="def _grouped(stack",
-        planted="def _rows_from(stack",
+        file="backends/xla/emit/model.py",
+        text="layers_in_segments(sharded)), *groups]",
+        planted="layers_in_segments(sharded)), *groups, *groups]",
         test="tests/xla/test_emit.py::test_no_two_passes_write_one_name[ring_again]",
     ),
     Fault(
@@ -287,14 +287,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="xla: tokens come to experts that are full",
-        file="backends/xla/emit/experts.py",
+        file="backends/xla/program/experts.py",
         text="    return jnp.where(place < places, chosen.flatten() * places + place, total * places)",
         planted="    return chosen.flatten() * places + place",
         test="tests/xla/test_moe.py::test_trains_as_one_device[qwen3_moe_capacity]",
     ),
     Fault(
         name="xla: an expert works on the rows of other experts",
-        file="backends/xla/emit/experts.py",
+        file="backends/xla/program/experts.py",
         text="    return jnp.swapaxes(rows, 0, 1).reshape(rows.shape[1], -1, *rows.shape[3:])",
         planted="    return rows.reshape(rows.shape[1], -1, *rows.shape[3:])",
         test="tests/xla/test_moe.py::test_trains_as_one_device[qwen3_moe_capacity]",
@@ -308,7 +308,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="xla: rows that come to experts stay in the order of their senders",
-        file="backends/xla/emit/sorted_experts.py",
+        file="backends/xla/program/experts.py",
         text="    order = jnp.argsort(expert, stable=True)\n    return order, jnp.argsort(order)",
         planted="    order = jnp.arange(places)\n    return order, jnp.argsort(order)",
         test="tests/xla/test_moe.py::test_trains_as_one_device[ep_view_crossed]",
@@ -519,8 +519,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="xla: a pipeline sums experts' gradients over ranks that hold the same",
         file="backends/xla/emit/experts.py",
-        text="{', '.join(map(python_string, experts.dividing))}",
-        planted="*MESH",
+        text="expert_axes=experts.dividing,",
+        planted="expert_axes=tuple(a.name for a in atoms(plan)),",
         test="tests/xla/test_moe.py::test_a_pipeline_maps_experts_over_axes_that_divide_them",
     ),
     Fault(
