@@ -59,6 +59,8 @@ def model_inconsistencies(model: Model) -> Iterator[str]:
     yield from _disordered(model)
     if "layers" in model.sizes and sum(run.layers for run in model.runs) not in (0, model.layers):
         yield "the runs of blocks are not as many as the layers"
+    if model.rope_scaling and "rope_type" not in model.rope_scaling:
+        yield "its rotary positions are scaled, and it does not say how"
     experts = model.sizes.get("experts", 0)
     if not min(1, experts) <= model.top_k <= experts:
         yield f"a token is sent to {model.top_k} of {experts} experts"

@@ -503,7 +503,7 @@ class Script:
                     parts.append(one)
                 continue
             end = 0
-            for match in re.finditer(r"\S+", piece.text):
+            for match in re.finditer(r"\S+", piece.text, re.ASCII):
                 if match.start() > end:
                     result += _together(parts, word.span)
                     parts = []

@@ -30,12 +30,12 @@ ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]\s]{0,40}\])?(\+?)=")
 _REDIRECTION = re.compile(r"(?:\d{0,3}|&)(?:<<<|<<-|<<|>>|>\||>&|<&|<>|>(?!\()|<(?!\())")
 _OPERATOR = re.compile(r";;&|;;|;&|;|&&|&(?!>)|\|\||\|&|\||\(|\)|\n")
 _NAME = re.compile(r"\$(?:[A-Za-z_]\w*|[\d#?@*!$-])")
-_PLAIN = re.compile(r"[^\s'\"\\$`;|&()<>]+")
+_PLAIN = re.compile(r"[^\s'\"\\$`;|&()<>]+", re.ASCII)
 _IN_QUOTES = re.compile(r"[^\"\\$`]+")
 _BLANK = re.compile(r"(?:[ \t\r\f\v]|\\\r?\n)+")
 _COMMENT = re.compile(r"#[^\n]*")
 _NO_ARGUMENTS = re.compile(r"\(\s*\)")
-_WORD = re.compile(r"[^\s;|&()<>'\"\\$`]++(?=[\s;|&()<>]|\Z)")
+_WORD = re.compile(r"[^\s;|&()<>'\"\\$`]++(?=[\s;|&()<>]|\Z)", re.ASCII)  # the shell parts words at no other blank
 MOST_LEVELS = 60
 """Maximum nesting of branches, loops and groups."""
 MOST_WORDS = 20_000
