@@ -97,6 +97,8 @@ def _disordered(model: Model) -> Iterator[str]:
     for tensor in model.tensors:
         if len({*tensor.dims}) != len(tensor.dims) or not (tensor.dims or tensor.name in scalars):
             yield f"the tensor `{tensor.name}` has no dims, or one twice"
+        elif SLOTS in tensor.dims and tensor.dims[-1] not in model.sizes:
+            yield f"the tensor `{tensor.name}` of tokens on their way to experts has no width"
     stream = {passed_on(ops) for kind in model.blocks for ops in (model.ops.get(kind, ()),) if ops}
     for section, ops in model.ops.items():
         made: set[str] = set()
