@@ -39,7 +39,7 @@ LayerGroups = tuple[int, int, int, str]
 
 def saved_tables(sharded: Sharded) -> list[str]:
     """Return the lines of the tables of saved activations: `KEPT` and `OFFLOADED` if recomputed blocks save or offload
-    any, `KEPT_BETWEEN` and `GROUPS` if only some blocks are recomputed."""
+    any, `SAVED_BETWEEN` and `GROUPS` if only some blocks are recomputed."""
     cause = sharded.plan.recompute.cause
     names, between = saved_activations(sharded), saved_without_replay(sharded)
     out: list[str] = []
@@ -50,7 +50,7 @@ def saved_tables(sharded: Sharded) -> list[str]:
         out += comment("Activations of a block that are offloaded to the host.")
         out += [*causes(o.cause for o in sharded.plan.offloads), *_tuple("OFFLOADED", away)]
     if between:
-        out += [*comment("Activations that the other blocks save."), *_tuple("KEPT_BETWEEN", between)]
+        out += [*comment("Activations that the other blocks save."), *_tuple("SAVED_BETWEEN", between)]
         out += comment(
             "Groups of layers: first index in its stack, number of groups, layers of each, what each first layer saves."
         )
@@ -83,7 +83,7 @@ def groups_of(sharded: Sharded, first: int, layers: int) -> Iterator[LayerGroups
     begin = min(-first % interval, layers)
     groups, rest = divmod(layers - begin, interval)
     if begin:
-        yield 0, 1, begin, "KEPT_BETWEEN"
+        yield 0, 1, begin, "SAVED_BETWEEN"
     if groups:
         yield begin, groups, interval, ""
     if rest:

@@ -92,15 +92,17 @@ def _served(route: Any, mlp: Any, x: jax.Array, scores: jax.Array, params: Any) 
         sent = rows.at[there // chosen.shape[1]].get(mode="fill", fill_value=0)
         weighed = weights.flatten().at[there].get(mode="fill", fill_value=0)
         if FACTS.same_rows:
-            sent = jax.lax.pcast(named(FACTS.routed, _sent(sent) if FACTS.moves else sent), FACTS.sharing, to="varying")
+            sent = jax.lax.pcast(
+                named(FACTS.routed, _sent(sent) if FACTS.exchanges else sent), FACTS.sharing, to="varying"
+            )
             weighed = jax.lax.pcast(
-                named(FACTS.routed, _sent(weighed) if FACTS.moves else weighed), FACTS.sharing, to="varying"
+                named(FACTS.routed, _sent(weighed) if FACTS.exchanges else weighed), FACTS.sharing, to="varying"
             )
         else:
-            sent = named(FACTS.routed, _sent(sent) if FACTS.moves else sent)
-            weighed = named(FACTS.routed, _sent(weighed) if FACTS.moves else weighed)
+            sent = named(FACTS.routed, _sent(sent) if FACTS.exchanges else sent)
+            weighed = named(FACTS.routed, _sent(weighed) if FACTS.exchanges else weighed)
         made = mlp(sent, weighed, used)
-        back = _returned(made) if FACTS.moves else made
+        back = _returned(made) if FACTS.exchanges else made
         made = (jax.lax.psum(back, FACTS.sharing) if FACTS.same_rows else back).reshape(total * places, -1)
         mine = made.at[taken].get(mode="fill", fill_value=0)
         picked = jnp.zeros(total, jnp.int32).at[chosen.flatten()].add(1)
@@ -125,7 +127,7 @@ def _served(route: Any, mlp: Any, x: jax.Array, scores: jax.Array, params: Any) 
         # The ranks that shard an expert have different rows.
         arrived = jax.lax.all_gather(arrived, FACTS.sharing)
         sent, weighed = (jax.lax.all_gather(rows, FACTS.sharing, tiled=True) for rows in (sent, weighed))
-    if FACTS.moves:
+    if FACTS.exchanges:
         # Sort by expert, over all senders.
         here = _by_expert(arrived if FACTS.gathers_rows else arrived[None], len(sent))
         sent, weighed = (_permuted(rows, *here) for rows in (sent, weighed))
@@ -133,9 +135,9 @@ def _served(route: Any, mlp: Any, x: jax.Array, scores: jax.Array, params: Any) 
     if FACTS.same_rows:
         # These ranks have the same rows and shard the matmuls: gradients are summed over them.
         sent, weighed = (jax.lax.pcast(rows, FACTS.sharing, to="varying") for rows in (sent, weighed))
-    own = (arrived.sum((0, 1)) if FACTS.gathers_rows else arrived.sum(0)) if FACTS.moves else counts
+    own = (arrived.sum((0, 1)) if FACTS.gathers_rows else arrived.sum(0)) if FACTS.exchanges else counts
     made = mlp(sent, weighed, used, functools.partial(_of_experts, own))
-    if FACTS.moves:
+    if FACTS.exchanges:
         made = _permuted(made, *reversed(here))
     if FACTS.gathers_rows:
         made = jax.lax.psum_scatter(made, FACTS.sharing, scatter_dimension=0, tiled=True)
@@ -201,8 +203,8 @@ def _of_experts_forward(counts: jax.Array, rows: jax.Array, w: jax.Array) -> tup
     return _of_experts(counts, rows, w), (counts, rows, w)
 
 
-def _of_experts_backward(kept: Any, grad: jax.Array) -> tuple[None, jax.Array, jax.Array]:
-    counts, rows, w = kept
+def _of_experts_backward(saved: Any, grad: jax.Array) -> tuple[None, jax.Array, jax.Array]:
+    counts, rows, w = saved
     # The TPU compiler would multiply all rows by every expert for dw; the kernel multiplies each by its own.
     if jax.sharding.get_abstract_mesh().abstract_device.platform == "tpu":
         tiles = math.gcd(len(rows), 512), *(min(1024, size) for size in w.shape[1:])

@@ -147,7 +147,7 @@ class JaxFacts:
     """The axes over which experts' weights are all-gathered."""
 
     @property
-    def moves(self) -> bool:
+    def exchanges(self) -> bool:
         """Rows go to other ranks."""
         return bool(self.exchange) or self.gathers_rows
 
@@ -168,12 +168,12 @@ class JaxFacts:
 
     @property
     def of_names(self) -> str:
-        """What else a name is for."""
+        """The second use of a name."""
         return "; `remat` can save it" if self.names_activations else ""
 
     @property
     def of_weights(self) -> str:
-        """What becomes of experts' weights at each use."""
+        """The dtype and the gather of experts' weights at each use."""
         cast = f" in {self.compute}" if self.casts else ""
         gathered = f", all-gathered over {self.weight_axes}"
         return cast + (gathered if self.gathers_weights else "; its gradient is summed over the ranks in fp32")

@@ -10,7 +10,7 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 
 from planc.backends.xla.program.facts import FACTS
-from planc.backends.xla.program.names import GROUPS, KEPT_BETWEEN, _pattern, remat
+from planc.backends.xla.program.names import GROUPS, SAVED_BETWEEN, _pattern, remat
 
 
 def layers(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: Any) -> jax.Array:
@@ -29,7 +29,7 @@ def _in_groups(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack
         return block(*jax.lax.optimization_barrier((x, layer))), None
 
     for begin, groups, size, names in _groups(stack) if FACTS.several_stacks else GROUPS:
-        first, between = (_keeping(each, one, alone=groups == 1) for each in (names, KEPT_BETWEEN))
+        first, between = (_checkpointing(each, one, alone=groups == 1) for each in (names, SAVED_BETWEEN))
         x, _ = jax.lax.scan(functools.partial(_group, first, between), x, _grouped(stack, begin, groups, size))
     return x
 
@@ -45,7 +45,7 @@ def _grouped(stack: Any, begin: int, groups: int, size: int) -> Any:
     return jax.tree.map(lambda w: w[begin:end].reshape(groups, size, *w.shape[1:]), stack)
 
 
-def _keeping(names: tuple[str, ...], block: Callable[..., Any], alone: bool = False) -> Callable[..., Any]:
+def _checkpointing(names: tuple[str, ...], block: Callable[..., Any], alone: bool = False) -> Callable[..., Any]:
     """The block with rematerialization: it saves the named activations and recomputes the rest."""
     policy = jax.checkpoint_policies.save_only_these_names(*names)
     return jax.checkpoint(block, policy=policy, prevent_cse=alone)  # not needed inside a scan
